@@ -1,0 +1,162 @@
+"""Calibration: does an event that is given probability p happen a fraction p of the time?
+
+Here the event is "the most probable class is the right one", its probability the *confidence* max_c p(c | x). Two
+summaries: the expected calibration error over bins of equal width, as most papers report it, and the paper's picture,
+8 bins of equal size ordered by confidence, with an interval for each bin's accuracy. Temperature scaling, the usual
+cheap remedy, is fitted here too, so that a sampled predictive can be compared with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atmc.posterior.arrays import Floats, Ints, check_labels, check_probs, check_scores, floor_of, to_numpy
+
+Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal
+
+
+@dataclass(frozen=True)
+class CalibrationBins:
+    """One row per bin, in order of rising confidence."""
+
+    confidence: Floats  # mean confidence of the bin
+    accuracy: Floats  # fraction of the bin that is right
+    low: Floats  # Wilson interval for that fraction
+    high: Floats
+    count: Ints
+    lower: Floats  # smallest and largest confidence in the bin
+    upper: Floats
+
+    @property
+    def error(self) -> float:
+        """Σ_b (n_b / N) · |accuracy_b − confidence_b|: the calibration error over these bins."""
+        share = self.count / self.count.sum()
+        return float((share * np.abs(self.accuracy - self.confidence)).sum())
+
+
+def wilson(successes: Any, trials: Any, z: float = Z95) -> tuple[Floats, Floats]:
+    """Wilson's score interval for a binomial proportion (95 % by default).
+
+    With p̂ = s/n:  ( p̂ + z²/2n ± z √( p̂(1−p̂)/n + z²/4n² ) ) / (1 + z²/n).
+    Unlike p̂ ± z √(p̂(1−p̂)/n) it has a width where p̂ is 0 or 1, as it often is in the most confident bin.
+    """
+    n = np.asarray(trials, dtype=np.float64)
+    s = np.asarray(successes, dtype=np.float64)
+    if (n <= 0).any() or (s < 0).any() or (s > n).any():
+        raise ValueError("an interval needs trials > 0 and 0 <= successes <= trials")
+    p = s / n
+    centre = p + z * z / (2 * n)
+    half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return np.clip((centre - half) / scale, 0.0, p), np.clip((centre + half) / scale, p, 1.0)
+
+
+def _confidence(probs: Any, labels: Any) -> tuple[Floats, Floats]:
+    """Confidence of each example, and 1 where its most probable class is right."""
+    p = check_probs(probs)
+    y = check_labels(labels, *p.shape)
+    return p.max(axis=1), (p.argmax(axis=1) == y).astype(np.float64)
+
+
+def ece(probs: Any, labels: Any, bins: int = 15) -> float:
+    """Expected calibration error over `bins` bins of equal width: Σ_b (n_b/N) · |accuracy_b − confidence_b|.
+
+    Bin b holds the confidences in (b/B, (b+1)/B]; empty bins count nothing. It lies in [0, 1], is zero for a
+    predictor whose confidence equals its accuracy in every bin, and is biased upwards by about √(bins/N) for small N.
+    """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, not {bins}")
+    confidence, correct = _confidence(probs, labels)
+    return binned_error(confidence, correct, bins)
+
+
+def binned_error(confidence: Any, correct: Any, bins: int = 15) -> float:
+    """`ece` from the confidences and whether each prediction was right."""
+    c = check_scores(confidence, "confidences")
+    right = check_scores(correct, "outcomes")
+    index = np.clip(np.ceil(c * bins).astype(np.int64) - 1, 0, bins - 1)
+    gap = np.bincount(index, weights=right - c, minlength=bins)  # Σ over the bin of (right − confidence)
+    return float(np.abs(gap).sum() / c.size)
+
+
+def calibration_bins(probs: Any, labels: Any, bins: int = 8) -> CalibrationBins:
+    """The paper's calibration plot: `bins` equally sized groups by confidence, with Wilson 95 % intervals.
+
+    Examples are sorted by confidence (ties stay in the data's own order) and cut into groups whose sizes differ by at
+    most one. Calibrated means that mean confidence lies within the interval of the accuracy in about 95 % of bins;
+    the interval is for the bin's accuracy given the confidences, which enter as known numbers. With fewer examples
+    than bins there are as many bins as examples.
+    """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, not {bins}")
+    confidence, correct = _confidence(probs, labels)
+    groups = np.array_split(np.argsort(confidence, kind="stable"), min(bins, confidence.size))
+    count = np.array([g.size for g in groups], dtype=np.int64)
+    hits = np.array([correct[g].sum() for g in groups])
+    low, high = wilson(hits, count)
+    return CalibrationBins(
+        confidence=np.array([confidence[g].mean() for g in groups]),
+        accuracy=hits / count,
+        low=low,
+        high=high,
+        count=count,
+        lower=np.array([confidence[g[0]] for g in groups]),
+        upper=np.array([confidence[g[-1]] for g in groups]),
+    )
+
+
+def log_probs(probs: Any) -> Floats:
+    """log p with zeros read as the smallest number of the stored type (see `arrays.floor_of`)."""
+    raw = to_numpy(probs)
+    return np.asarray(np.log(np.maximum(check_probs(raw), floor_of(raw))))
+
+
+def temperature_scale(logits: Any, labels: Any, limits: tuple[float, float] = (0.05, 20.0)) -> float:
+    """The temperature T > 0 for which softmax(logits / T) has the lowest NLL on these labels.
+
+    Fit it on a validation split, never on the data it is then judged on. Log-probabilities serve as logits, since
+    softmax ignores a constant: for a predictive pass log p̄. In b = 1/T the mean NLL,
+    f(b) = mean_i [ log Σ_c exp(b l_ic) − b l_iy ], is convex, so the root of its increasing derivative
+    f'(b) = mean_i [ E_{softmax(b l_i)} l_i − l_iy ] is found by bisection. Where every example is already right f has
+    no minimum and T runs into the lower limit; where the logits carry no information, into the upper one.
+    """
+    raw = to_numpy(logits)
+    if raw.ndim != 2 or raw.shape[0] == 0:
+        raise ValueError(f"logits must have the shape [examples, classes], not {list(raw.shape)}")
+    z = raw.astype(np.float64)
+    if not np.isfinite(z).all():
+        raise ValueError("logits are not finite: take log of probabilities with atmc.posterior.calibration.log_probs")
+    y = check_labels(labels, *z.shape)
+    z = z - z.max(axis=1, keepdims=True)
+    own = z[np.arange(y.size), y]
+
+    def slope(b: float) -> float:
+        e = np.exp(b * z)
+        return float(((e * z).sum(axis=1) / e.sum(axis=1) - own).mean())
+
+    low, high = 1.0 / limits[1], 1.0 / limits[0]
+    if slope(low) >= 0.0:
+        return limits[1]
+    if slope(high) <= 0.0:
+        return limits[0]
+    for _ in range(200):
+        middle = float(np.sqrt(low * high))
+        if slope(middle) < 0.0:
+            low = middle
+        else:
+            high = middle
+        if high / low < 1.0 + 1e-12:
+            break
+    return 1.0 / float(np.sqrt(low * high))
+
+
+def apply_temperature(probs: Any, temperature: float) -> Floats:
+    """softmax(log p / T): p^(1/T), normalised. T > 1 softens, T < 1 sharpens, T = 1 changes nothing."""
+    if not (np.isfinite(temperature) and temperature > 0.0):
+        raise ValueError(f"temperature must be positive, not {temperature}")
+    z = log_probs(probs) / temperature
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))

@@ -1,0 +1,130 @@
+"""Ranking by doubt: refusing the doubtful, and telling strange inputs from familiar ones.
+
+Both use one number per example, a *score* that is larger where the model doubts more (entropy, epistemic part,
+1 − confidence). Selective prediction asks whether the mistakes have high scores; out-of-distribution detection asks
+whether the inputs from elsewhere do. Nothing here depends on the order of the examples, ties included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atmc.posterior.arrays import Bools, Floats, check_scores, to_numpy
+
+
+def _two_groups(scores: Any, positive: Any) -> tuple[Floats, Bools]:
+    s = check_scores(scores)
+    mark = to_numpy(positive)
+    if mark.shape != s.shape:
+        raise ValueError(f"positive must have the shape [{s.size}], one mark per score, not {list(mark.shape)}")
+    flag = mark.astype(bool)
+    if flag.all() or not flag.any():
+        raise ValueError("both groups must be present: a ranking between one group and nothing means nothing")
+    return s, flag
+
+
+def _thresholds(scores: Floats, flag: Bools) -> tuple[Floats, Floats]:
+    """True and false positives when accepting scores >= t, for each distinct t from the largest down."""
+    order = np.argsort(-scores, kind="stable")
+    ordered, hit = scores[order], flag[order]
+    last_of_tie = np.append(np.diff(ordered) != 0.0, True)
+    true = np.cumsum(hit)[last_of_tie].astype(np.float64)
+    false = np.cumsum(~hit)[last_of_tie].astype(np.float64)
+    return true, false
+
+
+def auroc(scores: Any, positive: Any) -> float:
+    """P(score⁺ > score⁻) + ½ P(score⁺ = score⁻): the area under the ROC curve, as the Mann–Whitney statistic.
+
+    0.5 is chance, 1 is perfect separation; unaffected by any increasing change of the scores.
+    """
+    true, false = _thresholds(*_two_groups(scores, positive))
+    tpr = np.concatenate([[0.0], true / true[-1]])
+    fpr = np.concatenate([[0.0], false / false[-1]])
+    return float((np.diff(fpr) * (tpr[1:] + tpr[:-1]) / 2.0).sum())
+
+
+def aupr(scores: Any, positive: Any) -> float:
+    """Average precision: Σ_t (recall_t − recall_{t−1}) · precision_t over the distinct thresholds, largest first.
+
+    The step-wise area under precision against recall; chance level is the share of positives, so state that share.
+    """
+    true, false = _thresholds(*_two_groups(scores, positive))
+    recall = np.concatenate([[0.0], true / true[-1]])
+    return float((np.diff(recall) * true / (true + false)).sum())
+
+
+def fpr_at_95(scores: Any, positive: Any, recall: float = 0.95) -> float:
+    """The smallest false-positive rate among thresholds that catch at least 95 % of the positives."""
+    true, false = _thresholds(*_two_groups(scores, positive))
+    reached = true / true[-1] >= recall - 1e-12
+    return float(false[reached][0] / false[-1])
+
+
+def detection(familiar: Any, strange: Any) -> dict[str, float]:
+    """AUROC, AUPR and FPR at 95 % for scores of in-distribution and of out-of-distribution examples (the positives)."""
+    inside, outside = check_scores(familiar, "familiar scores"), check_scores(strange, "strange scores")
+    scores = np.concatenate([inside, outside])
+    flag = np.arange(scores.size) >= inside.size
+    return {
+        "auroc": auroc(scores, flag),
+        "aupr": aupr(scores, flag),
+        "fpr95": fpr_at_95(scores, flag),
+        "share": outside.size / scores.size,
+    }
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Risk among the accepted, for every coverage 1/N … 1 (accepting the least doubtful first)."""
+
+    coverage: Floats
+    risk: Floats
+    area: float  # AURC: mean risk over the N coverages
+    excess: float  # AURC minus that of an oracle that refuses mistakes first: 0 is a perfect ranking
+
+    def accuracy_at(self, coverage: float) -> float:
+        """Accuracy when at least this fraction of the examples must be answered."""
+        if not 0.0 < coverage <= 1.0:
+            raise ValueError(f"coverage must lie in (0, 1], not {coverage}")
+        index = int(np.ceil(coverage * self.coverage.size - 1e-9)) - 1
+        return float(1.0 - self.risk[index])
+
+    def coverage_at(self, accuracy: float) -> float:
+        """The largest fraction that can be answered with at least this accuracy; 0 if none."""
+        good = np.flatnonzero(1.0 - self.risk >= accuracy - 1e-12)
+        return float(self.coverage[good[-1]]) if good.size else 0.0
+
+
+def _curve(doubt: Floats, wrong: Floats) -> Floats:
+    """Cumulative risk in order of doubt; within a tie the accepted are a random subset, so its mean error enters."""
+    _, group = np.unique(doubt, return_inverse=True)
+    mean = np.bincount(group, weights=wrong) / np.bincount(group)
+    expected = mean[np.sort(group)]
+    return np.asarray(np.cumsum(expected) / np.arange(1, doubt.size + 1))
+
+
+def risk_coverage(doubt: Any, correct: Any) -> RiskCoverage:
+    """The risk–coverage curve: risk(k) = mistakes among the k least doubtful / k, at coverage k/N.
+
+    Examples with equal doubt are accepted in random order, in expectation. AURC = mean_k risk(k); random refusal has
+    AURC = error rate; the oracle's curve, mistakes refused first, is subtracted for the excess.
+    """
+    score = check_scores(doubt, "doubts")
+    wrong = 1.0 - check_scores(to_numpy(correct).astype(np.float64), "outcomes")
+    if wrong.shape != score.shape:
+        raise ValueError(f"correct must have the shape [{score.size}], one per example, not {list(wrong.shape)}")
+    risk = _curve(score, wrong)
+    best = _curve(wrong, wrong)
+    coverage = np.arange(1, score.size + 1) / score.size
+    return RiskCoverage(coverage, risk, float(risk.mean()), max(float((risk - best).mean()), 0.0))
+
+
+def selective(doubt: Any, correct: Any, coverages: Sequence[float] = (1.0, 0.95, 0.9, 0.8, 0.5)) -> dict[float, float]:
+    """Accuracy when only the least doubtful fraction is answered, for each coverage."""
+    curve = risk_coverage(doubt, correct)
+    return {c: curve.accuracy_at(c) for c in coverages}

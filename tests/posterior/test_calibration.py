@@ -1,0 +1,126 @@
+"""Calibration against the definitions written as loops, Wilson against scipy, temperature scaling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.stats import binomtest
+
+from atmc.posterior import calibration, metrics
+
+
+def draw(seed: int, n: int, c: int, sharp: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, c)) * sharp
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    y = (rng.random((n, 1)) > p.cumsum(1)[:, :-1]).sum(1)  # labels drawn from p itself: calibrated by construction
+    return p, y
+
+
+def slow_ece(p: np.ndarray, y: np.ndarray, bins: int) -> float:
+    total = 0.0
+    for b in range(bins):
+        inside = [i for i in range(len(y)) if b / bins < p[i].max() <= (b + 1) / bins]
+        if inside:
+            right = np.mean([p[i].argmax() == y[i] for i in inside])
+            total += len(inside) / len(y) * abs(right - np.mean([p[i].max() for i in inside]))
+    return total
+
+
+@pytest.mark.parametrize("bins", [1, 7, 15])
+def test_ece_is_the_definition(bins: int) -> None:
+    p, y = draw(0, 400, 5)
+    assert metrics.ece(p, y, bins) == pytest.approx(slow_ece(p, y, bins), rel=1e-12)
+
+
+def test_ece_at_certainty() -> None:
+    p = np.eye(3)[[0, 1, 2, 0]]
+    assert metrics.ece(p, np.array([0, 1, 2, 0])) == 0.0
+    assert metrics.ece(p, np.array([1, 2, 0, 1])) == 1.0
+
+
+def test_wilson_is_scipys() -> None:
+    for s, n in [(0, 1), (1, 1), (0, 50), (17, 40), (40, 40), (999, 1250)]:
+        low, high = calibration.wilson(s, n)
+        reference = binomtest(s, n).proportion_ci(method="wilson")
+        assert (float(low), float(high)) == pytest.approx((reference.low, reference.high), abs=1e-12)
+
+
+def test_bins_are_the_papers() -> None:
+    p, y = draw(1, 1003, 10)
+    found = metrics.calibration_bins(p, y)
+    assert found.count.tolist() == [126, 126, 126, 125, 125, 125, 125, 125]
+    order = np.argsort(p.max(1), kind="stable")
+    first = order[:126]
+    assert found.confidence[0] == pytest.approx(p[first].max(1).mean())
+    assert found.accuracy[0] == pytest.approx((p[first].argmax(1) == y[first]).mean())
+    assert found.lower[0] == p.max(1).min()
+    assert found.upper[-1] == p.max(1).max()
+    assert (found.upper[:-1] <= found.lower[1:]).all()
+
+
+def test_intervals_cover_calibrated_predictions_about_95_percent_of_the_time() -> None:
+    inside = []
+    for seed in range(60):
+        p, y = draw(seed, 800, 5)
+        found = metrics.calibration_bins(p, y)
+        inside += list((found.low <= found.confidence) & (found.confidence <= found.high))
+    # 480 bins: binomial standard error 0.01; confidences vary within a bin, so coverage is a little above nominal.
+    assert 0.92 < np.mean(inside) < 0.995
+
+
+def test_overconfidence_is_seen() -> None:
+    p, y = draw(3, 4000, 5)
+    sharp = calibration.apply_temperature(p, 0.4)
+    found = metrics.calibration_bins(sharp, y)
+    assert (found.confidence > found.high).sum() >= 4
+    assert found.error > 5 * metrics.calibration_bins(p, y).error
+    assert found.error == pytest.approx(np.abs(found.accuracy - found.confidence) @ found.count / found.count.sum())
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 70), st.integers(1, 6), st.integers(1, 20), st.floats(0, 40))
+def test_bins_are_of_equal_size_and_ece_is_a_fraction(seed: int, n: int, c: int, bins: int, sharp: float) -> None:
+    p, y = draw(seed, n, c, sharp)
+    found = metrics.calibration_bins(p, y, bins)
+    assert found.count.sum() == n
+    assert found.count.max() - found.count.min() <= 1
+    assert len(found.count) == min(bins, n)
+    assert ((found.low <= found.accuracy) & (found.accuracy <= found.high)).all()
+    assert (np.diff(found.confidence) >= -1e-12).all()
+    assert 0.0 <= metrics.ece(p, y, bins) <= 1.0 + 1e-12
+    assert 0.0 <= found.error <= 1.0 + 1e-12
+
+
+@pytest.mark.parametrize("true", [0.5, 1.0, 2.5])
+def test_temperature_is_recovered_and_optimal(true: float) -> None:
+    p, y = draw(4, 20_000, 6)
+    distorted = calibration.apply_temperature(p, 1.0 / true)  # p^true: scaling by T = true undoes it
+    found = metrics.temperature_scale(np.log(distorted), y)
+    assert found == pytest.approx(true, rel=0.05)
+    np.testing.assert_allclose(calibration.apply_temperature(distorted, true), p, rtol=1e-9)
+
+    def loss(t: float) -> float:
+        return metrics.nll(calibration.apply_temperature(distorted, t), y)
+
+    reference = minimize_scalar(loss, bounds=(0.05, 20.0), method="bounded", options={"xatol": 1e-9})
+    assert found == pytest.approx(reference.x, rel=1e-5)
+
+
+def test_temperature_at_the_limits_and_with_zeros() -> None:
+    right = np.array([[2.0, 0.0], [0.0, 1.0]])
+    assert metrics.temperature_scale(right, [0, 1]) == 0.05  # every example right: sharper is always better
+    assert metrics.temperature_scale(right, [1, 0]) == 20.0
+    assert metrics.temperature_scale(np.zeros((4, 3)), [0, 1, 2, 0]) == 20.0
+    stored = np.array([[1.0, 0.0], [0.25, 0.75], [1.0, 0.0]], dtype=np.float32)
+    found = metrics.temperature_scale(metrics.log_probs(stored), [0, 1, 1])
+    assert found > 1.0
+    assert np.isfinite(calibration.apply_temperature(stored, found)).all()
+    with pytest.raises(ValueError, match="log_probs"):
+        metrics.temperature_scale(np.array([[0.0, -np.inf]]), [0])
+    with pytest.raises(ValueError, match="positive"):
+        calibration.apply_temperature(stored, 0.0)
