@@ -1,1 +1,1 @@
-"""placeholder"""
+"""What a person sees: the page, its plots and its tables, made from run directories."""

@@ -1,0 +1,157 @@
+"""What a report is made of: plain values, so that the page, the figures and the tables need no network, data or torch.
+
+`gather.py` fills these from run directories; tests and other programs may fill them by hand. Arrays are float64 numpy.
+Whatever a run does not have is `None` or empty, and the page leaves that part out and says so in `notes`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The four numbers of `atmc evaluate`; NLL in nats."""
+
+    accuracy: float
+    nll: float
+    brier: float
+    ece: float
+
+    def as_dict(self) -> dict[str, float]:
+        return {"accuracy": self.accuracy, "nll": self.nll, "brier": self.brier, "ece": self.ece}
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Calibration as the paper draws it: equally sized bins by confidence, with an interval on each accuracy."""
+
+    confidence: Array
+    accuracy: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Scores of the average of the first k samples."""
+
+    samples: Array
+    accuracy: Array
+    nll: Array
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Error rate among the answered when only the surest share `coverage` of examples is answered."""
+
+    coverage: Array
+    risk: Array
+    area: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How a chain moved: one entry for each line of metrics. A missing reading is NaN, a missing column is empty."""
+
+    chain: int
+    epoch: Array
+    loss: Array
+    temperature: Array
+    thermostat: Array
+    sampled_at: Array
+
+
+@dataclass(frozen=True)
+class ImageCard:
+    """One test image with what the model makes of it: the bars are the likeliest classes, likeliest first."""
+
+    png: bytes
+    truth: str
+    bars: tuple[tuple[str, float], ...]
+    epistemic_share: float | None
+    small: bool = True
+
+    @property
+    def right(self) -> bool:
+        return bool(self.bars) and self.bars[0][0] == self.truth
+
+
+@dataclass(frozen=True)
+class Strangers:
+    """A set of images from elsewhere: the doubt (entropy, nats) on it, beside the doubt on the test set."""
+
+    name: str
+    about: str
+    doubt: Array
+    doubt_at_home: Array
+    auroc: float
+    single_auroc: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence of `atmc doctor`; level is "ok", "note", "warning" or "problem"."""
+
+    level: str
+    title: str
+    evidence: str = ""
+    action: str = ""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Everything the page says about one run."""
+
+    name: str
+    method: str
+    network: str
+    data: str
+    split: str
+    examples: int
+    temperature: float | None
+    augment: str
+    samples: int
+    chains: int
+    epochs: float
+    seconds: float | None
+    device: str
+    seed: int
+    single: Scores
+    predictive: Scores
+    bins_single: Bins
+    bins: Bins
+    risk: RiskCoverage
+    risk_single: RiskCoverage
+    growth: Growth
+    nll_each: Array
+    scaled: Scores | None = None
+    scaled_by: float | None = None
+    traces: tuple[Trace, ...] = ()
+    surest: tuple[ImageCard, ...] = ()
+    least_sure: tuple[ImageCard, ...] = ()
+    strangers: tuple[Strangers, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    recipe: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    data_digest: str = ""
+
+    @property
+    def samples_weights(self) -> bool:
+        """Whether this run averages several networks; an optimiser's single network has no predictive of its own."""
+        return self.samples > 1
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """One page: one or several runs, in the order they were named."""
+
+    runs: tuple[RunFacts, ...]
+    made_on: str
+    version: str
+    command: str = ""

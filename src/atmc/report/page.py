@@ -1,0 +1,75 @@
+"""The page: facts in, one self-contained HTML file out. It has no script, and its policy forbids any and all network.
+
+Names and texts come from run directories that may be anybody's, so everything is escaped by the template; the only
+markup let through is the plots' SVG (drawn by us, with text escaped by matplotlib) and our own style sheet.
+"""
+
+import base64
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from atmc.report import table
+from atmc.report.facts import ImageCard, ReportData
+from atmc.report.ink import DARK, LIGHT, SERIES, Ink, page_svg
+from atmc.report.plots import plots
+from atmc.report.verdict import percent, verdict
+
+GENERATOR = '<meta name="generator" content="atmc report">'
+
+
+def render(data: ReportData) -> str:
+    """The whole page as text."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"percent": percent, "duration": table.duration, "datauri": _data_uri}
+    ink = Ink.page()
+    drawn = {plot.name: Markup(page_svg(plot.draw(ink), plot.name, plot.label)) for plot in plots(data)}
+    rows = table.rows(data.runs)
+    context: dict[str, Any] = {
+        "data": data,
+        "generator": Markup(GENERATOR),
+        "style": Markup(_palette() + _text("page.css")),
+        "verdict": verdict(data),
+        "headings": table.HEADINGS,
+        "rows": [_shown(row, table.best(rows)) for row in rows],
+        "plots": drawn,
+        "views": [_view(data, i, drawn) for i in range(len(data.runs))],
+        "any_sampled": any(run.samples_weights for run in data.runs),
+        "temperature": table.temperature_shown,
+    }
+    return environment.from_string(_text("page.html")).render(context)
+
+
+def _view(data: ReportData, i: int, drawn: dict[str, Markup]) -> dict[str, Any]:
+    """One run with what only the page knows of it: its colour, and its own plot of strangers."""
+    strangers = drawn.get("strangers" if len(data.runs) == 1 else f"strangers-{i + 1}")
+    return {"run": data.runs[i], "colour": i % SERIES + 1, "strangers": strangers}
+
+
+def _shown(row: table.Row, bests: dict[str, float]) -> dict[str, Any]:
+    """A row of the table as cells: heading, text, and whether it is the best of its column."""
+    winners = {3 + i for i, score in enumerate(table.SCORES) if table.is_best(row, score, bests)}
+    pairs = zip(table.HEADINGS, table.cells(row), strict=True)
+    cells = [{"heading": h, "text": t, "best": i in winners} for i, (h, t) in enumerate(pairs)]
+    return {"run": row.run, "setup": cells[0]["text"], "cells": cells[1:]}
+
+
+def _data_uri(card: ImageCard) -> str:
+    return "data:image/png;base64," + base64.b64encode(card.png).decode("ascii")
+
+
+def _text(name: str) -> str:
+    return (resources.files("atmc.report") / name).read_text(encoding="utf-8")
+
+
+def _palette() -> str:
+    """The runs' colours, for light and for dark."""
+
+    def block(colours: tuple[str, ...]) -> str:
+        return ":root{" + "".join(f"--series-{i}:{c};" for i, c in enumerate(colours, start=1)) + "}"
+
+    return f"{block(LIGHT)}@media (prefers-color-scheme:dark){{@media screen{{{block(DARK)}}}}}\n"

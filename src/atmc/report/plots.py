@@ -1,0 +1,230 @@
+"""The plots of a report, each from plain facts to one drawing; `ink.py` says how it looks.
+
+A run keeps its colour through all plots. Solid and filled is the posterior predictive, dashed and hollow one sample.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from atmc.report.facts import Array, ReportData, RunFacts, Trace
+from atmc.report.ink import NARROW, WIDE, Ink, sheet
+
+_TRACE_POINTS = 400
+_PERCENT = FuncFormatter(lambda share, _: f"{100 * share:.4g}\u202f%")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot that the data allow: its file name, what it shows in words, and how to draw it."""
+
+    name: str
+    label: str
+    draw: Callable[[Ink], Figure]
+
+
+def plots(data: ReportData) -> Iterator[Plot]:
+    """Every plot for which there are facts."""
+    runs = data.runs
+    yield Plot("calibration", _calibration_label(runs), lambda ink: _calibration(runs, ink))
+    yield Plot("risk-coverage", "Error rate against the share of images answered", lambda ink: _risk(runs, ink))
+    if any(len(run.growth.samples) > 1 for run in runs):
+        yield Plot("nll-samples", "NLL against the number of samples averaged", lambda ink: _growth(runs, "nll", ink))
+        yield Plot(
+            "accuracy-samples",
+            "Accuracy against the number of samples averaged",
+            lambda ink: _growth(runs, "accuracy", ink),
+        )
+    for name, title in (
+        ("loss", "Training loss"),
+        ("temperature", "Kinetic temperature"),
+        ("thermostat", "Thermostat"),
+    ):
+        if any(_has(trace, name) for run in runs for trace in run.traces):
+            yield Plot(name, f"{title} over the epochs", lambda ink, n=name: _trace(runs, n, ink))  # type: ignore[misc]
+    for i, run in enumerate(runs):
+        if run.strangers:
+            label = f"Doubt of {run.name} on its own test images and on images from elsewhere"
+            name = "strangers" if len(runs) == 1 else f"strangers-{i + 1}"
+            yield Plot(name, label, lambda ink, r=run, c=i: _strangers(r, c, ink))  # type: ignore[misc]
+
+
+def _calibration_label(runs: tuple[RunFacts, ...]) -> str:
+    parts = [
+        f"{run.name}: mean gap {100 * float(np.mean(np.abs(run.bins.confidence - run.bins.accuracy))):.1f} points"
+        for run in runs
+    ]
+    return "Accuracy against confidence in eight equally sized bins. " + "; ".join(parts)
+
+
+def _calibration(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
+    with sheet(ink, WIDE, "Mean confidence of the bin", "Accuracy of the bin") as (figure, axes):
+        lowest = min(float(np.min([run.bins.low.min(), run.bins.confidence.min()])) for run in runs)
+        edge = max(0.0, np.floor(lowest * 10) / 10)
+        axes.plot([edge, 1], [edge, 1], color=ink.muted, linewidth=0.8, linestyle=(0, (1, 2)), label="perfect")
+        for i, run in enumerate(runs):
+            colour = ink.series(i)
+            if run.samples_weights:
+                axes.plot(
+                    run.bins_single.confidence,
+                    run.bins_single.accuracy,
+                    **_single(colour, ink),
+                    label=f"{_short(run.name)}, single sample",
+                )
+            spread = np.stack([run.bins.accuracy - run.bins.low, run.bins.high - run.bins.accuracy]).clip(min=0)
+            axes.errorbar(
+                run.bins.confidence,
+                run.bins.accuracy,
+                yerr=spread,
+                color=colour,
+                marker="o",
+                markersize=4,
+                elinewidth=0.9,
+                label=_short(run.name),
+            )
+        axes.set_xlim(edge, 1.01)
+        axes.set_ylim(edge, 1.02)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(_PERCENT)
+            axis.set_major_locator(MaxNLocator(5))
+        _legend(axes, ink, "upper left")
+        return figure
+
+
+def _single(colour: str, ink: Ink) -> dict[str, Any]:
+    return {
+        "color": colour,
+        "linestyle": (0, (3, 2)),
+        "linewidth": 1.0,
+        "marker": "o",
+        "markersize": 3,
+        "markerfacecolor": "none",
+        "alpha": 0.8,
+    }
+
+
+def _risk(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
+    with sheet(ink, WIDE, "Share of images answered, surest first", "Error rate among the answered") as (figure, axes):
+        for i, run in enumerate(runs):
+            colour = ink.series(i)
+            if run.samples_weights:
+                x, y = _thin(run.risk_single.coverage, run.risk_single.risk)
+                style = {k: v for k, v in _single(colour, ink).items() if not k.startswith("marker")}
+                axes.plot(x, y, **style, label=f"{_short(run.name)}, single sample")
+            x, y = _thin(run.risk.coverage, run.risk.risk)
+            axes.plot(x, y, color=colour, label=_short(run.name))
+        axes.set_xlim(0, 1)
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_formatter(_PERCENT)
+        axes.yaxis.set_major_formatter(_PERCENT)
+        _legend(axes, ink, "upper left")
+        return figure
+
+
+def _growth(runs: tuple[RunFacts, ...], score: str, ink: Ink) -> Figure:
+    title = "NLL on the test set, nats" if score == "nll" else "Accuracy on the test set"
+    with sheet(ink, WIDE, "Samples averaged", title) as (figure, axes):
+        longest = max(int(run.growth.samples[-1]) for run in runs)
+        for i, run in enumerate(runs):
+            values = getattr(run.growth, score)
+            if len(values) == 1:
+                axes.axhline(
+                    values[0], color=ink.series(i), linestyle=(0, (1, 1.5)), label=f"{_short(run.name)}, one network"
+                )
+            else:
+                axes.plot(
+                    run.growth.samples, values, color=ink.series(i), marker="o", markersize=3, label=_short(run.name)
+                )
+        axes.set_xlim(left=min(1, longest) - 0.02 * longest)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if score == "accuracy":
+            axes.yaxis.set_major_formatter(_PERCENT)
+        _legend(axes, ink, "best")
+        return figure
+
+
+def _has(trace: Trace, name: str) -> bool:
+    return bool(np.isfinite(getattr(trace, name)).any())
+
+
+_TRACE_TITLES = {
+    "loss": "Training NLL per image, nats",
+    "temperature": "Kinetic temperature (goal dotted)",
+    "thermostat": "Thermostat ξ, mean",
+}
+
+
+def _trace(runs: tuple[RunFacts, ...], name: str, ink: Ink) -> Figure:
+    with sheet(ink, NARROW, "Epoch", _TRACE_TITLES[name]) as (figure, axes):
+        goals = set()
+        for i, run in enumerate(runs):
+            traces = [trace for trace in run.traces if _has(trace, name)]
+            for j, trace in enumerate(traces):
+                x, y = _thin(trace.epoch, getattr(trace, name), _TRACE_POINTS)
+                faint = 1.0 if len(traces) == 1 else 0.65
+                axes.plot(
+                    x, y, color=ink.series(i), linewidth=1.1, alpha=faint, label=_short(run.name) if j == 0 else None
+                )
+            if traces and run.temperature is not None:
+                goals.add(run.temperature)
+        if name == "temperature":
+            for goal in sorted(goals):
+                axes.axhline(goal, color=ink.muted, linewidth=0.9, linestyle=(0, (1, 2)))
+        if name == "loss" or (name == "temperature" and _spans_decades(runs, name)):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        _legend(axes, ink, "best")
+        return figure
+
+
+def _spans_decades(runs: tuple[RunFacts, ...], name: str) -> bool:
+    values = np.concatenate([getattr(trace, name) for run in runs for trace in run.traces])
+    values = values[np.isfinite(values)]
+    return bool(len(values) and values.min() > 0 and values.max() > 30 * values.min())
+
+
+def _strangers(run: RunFacts, colour: int, ink: Ink) -> Figure:
+    with sheet(ink, WIDE, "Doubt: entropy of the prediction, nats", "Share of images") as (figure, axes):
+        top = max(float(np.max(s.doubt, initial=0.0)) for s in run.strangers)
+        top = max(top, float(np.max(run.strangers[0].doubt_at_home, initial=0.0)), 1e-3)
+        edges = np.linspace(0.0, top, 25)
+        home = _shares(run.strangers[0].doubt_at_home, edges)
+        axes.stairs(home, edges, fill=True, color=ink.series(colour), alpha=0.25)
+        axes.stairs(home, edges, color=ink.series(colour), linewidth=1.4, label=_short(f"{run.data}, {run.split}"))
+        for j, stranger in enumerate(run.strangers, start=1):
+            share = _shares(stranger.doubt, edges)
+            axes.stairs(share, edges, color=ink.series(5 - (j - 1) % 4), linewidth=1.4, label=_short(stranger.name))
+        axes.yaxis.set_major_formatter(_PERCENT)
+        axes.set_xlim(0, top)
+        axes.legend(loc="best")
+        return figure
+
+
+def _shares(values: Array, edges: Array) -> Array:
+    counts, _ = np.histogram(values[np.isfinite(values)], edges)
+    return np.asarray(counts / max(counts.sum(), 1), dtype=np.float64)
+
+
+def _thin(x: Array, y: Array, points: int = 200) -> tuple[Array, Array]:
+    """At most `points` of a long curve, its ends included: a page is read by eyes and sent by mail."""
+    if len(x) <= points:
+        return x, y
+    keep = np.unique(np.linspace(0, len(x) - 1, points).round().astype(int))
+    return x[keep], y[keep]
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for the plot."""
+    return name if len(name) <= 32 else f"{name[:15]}…{name[-16:]}"
+
+
+def _legend(axes: Any, ink: Ink, where: str) -> None:
+    # The page has one legend for all plots, in HTML; a file must carry its own.
+    if ink.legend:
+        axes.legend(loc=where)

@@ -1,0 +1,104 @@
+"""The verdict in two sentences: how good it is against what it is compared with, and whether its doubt can be believed.
+
+Nothing is said to be ahead that the test set cannot tell apart: differences between runs are paired by image and must
+be twice their standard error.
+"""
+
+import math
+
+import numpy as np
+
+from atmc.report.facts import ReportData, RunFacts, Scores
+
+
+def verdict(data: ReportData) -> tuple[str, str]:
+    """The two sentences at the top of the page."""
+    best = min(data.runs, key=lambda run: _finite(_headline(run).nll))
+    return _how_good(best, data.runs), _how_honest(best)
+
+
+def _headline(run: RunFacts) -> Scores:
+    return run.predictive if run.samples_weights else run.single
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
+def _who(run: RunFacts) -> str:
+    return f"{run.method} ({run.name})" if run.method.lower() not in run.name.lower() else run.name
+
+
+def _how_good(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
+    scores = _headline(best)
+    where = f"{best.examples:,} {best.data} {best.split} images"
+    if best.samples_weights:
+        start = f"Averaging {best.samples} networks sampled by {_who(best)}"
+    else:
+        start = f"The single network of {_who(best)}"
+    text = f"{start} gets {percent(scores.accuracy)} of {where} right, at {scores.nll:.3f} nats of NLL"
+    others = [run for run in runs if run is not best]
+    if others:
+        return f"{text}; {'; '.join(_against(best, other) for other in others[:3])}{_more(others[3:])}."
+    if best.samples_weights:
+        one = best.single
+        return f"{text}, where one sample alone gets {percent(one.accuracy)} and {one.nll:.3f}."
+    return f"{text}; there is one network here, and so no averaging."
+
+
+def _more(rest: list[RunFacts]) -> str:
+    return f"; and {len(rest)} more in the table" if rest else ""
+
+
+def _against(best: RunFacts, other: RunFacts) -> str:
+    lead = _headline(other).nll - _headline(best).nll
+    if not _paired(best, other):
+        return f"{_who(other)} has {_headline(other).nll:.3f} on its own test images"
+    each = other.nll_each - best.nll_each
+    error = float(np.std(each) / math.sqrt(len(each)))
+    if not math.isfinite(lead):
+        return f"{_who(other)} has no finite NLL"
+    if abs(lead) < 2 * error or lead == 0:
+        return f"{_who(other)}, at {_headline(other).nll:.3f}, cannot be told apart from it on so few images"
+    return f"that is {lead:.3f} ± {error:.3f} better than {_who(other)}"
+
+
+def _paired(one: RunFacts, two: RunFacts) -> bool:
+    same = one.data == two.data and one.split == two.split and one.data_digest == two.data_digest
+    return same and one.nll_each.shape == two.nll_each.shape and len(one.nll_each) > 1
+
+
+def _how_honest(run: RunFacts) -> str:
+    problems = [finding for finding in run.findings if finding.level == "problem"]
+    if problems:
+        return f"Do not rely on it yet: {problems[0].title[:1].lower()}{problems[0].title[1:].rstrip('.')}."
+    return f"{_calibrated(run)}; {_refusal(run)}."
+
+
+def _calibrated(run: RunFacts) -> str:
+    scores = _headline(run)
+    gap = float(np.mean(run.bins.confidence)) - scores.accuracy
+    error = math.sqrt(max(scores.accuracy * (1 - scores.accuracy), 1e-12) / max(run.examples, 1))
+    if abs(gap) <= 2 * error:
+        return (
+            f"Its confidence matches its accuracy as closely as {run.examples:,} images can tell (ECE {scores.ece:.3f})"
+        )
+    side = "more" if gap > 0 else "less"
+    return f"It is {100 * abs(gap):.1f} points {side} confident than it is right (ECE {scores.ece:.3f})"
+
+
+def _refusal(run: RunFacts) -> str:
+    """What refusing the least sure tenth does to the error."""
+    if len(run.risk.coverage) == 0:
+        return "there are too few images to say what refusing would gain"
+    at = int(np.argmin(np.abs(run.risk.coverage - 0.9)))
+    whole, kept = float(run.risk.risk[-1]), float(run.risk.risk[at])
+    if kept < whole:
+        return f"refusing the tenth it is least sure of cuts the error from {percent(whole)} to {percent(kept)}"
+    stays = f"refusing the tenth it is least sure of leaves the error at {percent(whole)}"
+    return stays if whole == 0 else f"{stays}: its doubt does not find its mistakes"
+
+
+def percent(share: float) -> str:
+    """A share in percent, kept on one line by a space that does not break."""
+    return f"{100 * share:.1f}\u202f%"

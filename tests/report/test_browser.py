@@ -1,0 +1,67 @@
+"""The page in a real browser, wide and narrow, light and dark."""
+
+import pytest
+from browser import BINARY, Browser
+from factory import report, run
+
+from atmc.report.page import render
+
+pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium here (Debian: apt-get install chromium)")
+
+LONG = "runs/" + "a-very-long-name-without-a-space_" * 4
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    long = run(LONG, recipe="key = " + "x" * 500, network="n" * 200)
+    path.write_text(render(report(runs=(*report().runs, long))), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_loads_quietly_and_fits(browser, page, width, dark):
+    browser.open(page, width, dark)
+    assert browser.complaints() == []
+    assert browser.ask("document.documentElement.scrollWidth") <= width
+    assert browser.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)") is True
+    # Every plot is drawn at a size one can read, and inside the window.
+    boxes = browser.ask("[...document.querySelectorAll('svg')].map(s => {const b = s.getBoundingClientRect();"
+                        " return [b.left, b.right, b.height]})")  # fmt: skip
+    assert len(boxes) >= 8
+    assert all(left >= 0 and right <= width and height > 120 for left, right, height in boxes)
+
+
+def test_dark_is_dark_and_its_text_can_be_read(browser, page):
+    seen = {}
+    for dark in (False, True):
+        browser.open(page, 1280, dark)
+        seen[dark] = [
+            luminance(browser.ask(f"getComputedStyle(document.querySelector('{where}')).{what}"))
+            for where, what in (("body", "backgroundColor"), (".verdict", "color"), ("svg text", "fill"))
+        ]
+    for dark, (paper, *inks) in seen.items():
+        assert (paper < 0.1) if dark else (paper > 0.9)
+        for ink in inks:
+            bright, dim = max(ink, paper) + 0.05, min(ink, paper) + 0.05
+            assert bright / dim >= 4.5, "WCAG's contrast for text"
+
+
+def luminance(colour):
+    """Relative luminance of a CSS `rgb(…)`, by the WCAG's formula."""
+    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_print_is_light_and_shows_the_recipe(browser, page):
+    browser.open(page, 1280, dark=True, media="print")
+    assert luminance(browser.ask("getComputedStyle(document.querySelector('.verdict')).color")) < 0.1
+    assert browser.ask("document.querySelector('details pre').getBoundingClientRect().height") > 10

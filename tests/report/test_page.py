@@ -1,0 +1,142 @@
+"""The page is whole, safe and self-contained, whatever the run directories call themselves."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import factory
+import numpy as np
+import pytest
+from factory import report, run
+
+from atmc.report.facts import Finding
+from atmc.report.ink import Ink, page_svg
+from atmc.report.page import GENERATOR, render
+from atmc.report.plots import plots
+
+HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}{% raw %}</style></svg>$x_1$"
+
+
+class Reader(HTMLParser):
+    """Collects tags, attributes and ids, as a browser would see them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.ids = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.ids += [value for name, value in attrs if name == "id"]
+
+
+@pytest.fixture(scope="module")
+def page():
+    return render(report())
+
+
+def test_the_page_has_every_part(page):
+    for heading in ("The table", "Can its probabilities", "What averaging buys", "sure of, and what not", "elsewhere"):
+        assert heading in page
+    assert page.count("<svg") == 8
+    assert GENERATOR in page[:300]
+    assert "How the chains moved" in page
+    assert "Health of digits-atmc" in page
+    assert "lr = 0.001" in page
+
+
+def test_the_page_asks_nothing_of_the_network_and_has_no_script(page):
+    reader = Reader(page)
+    assert not {"script", "link", "iframe", "object"} & set(reader.tags)
+    for name, value in reader.attributes:
+        assert not name.startswith("on")
+        if name in ("src", "href", "xlink:href"):
+            assert value.startswith(("data:image/png", "#")), value
+    assert "default-src 'none'" in page
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+
+
+def test_ids_are_unique_over_all_plots_and_every_reference_has_its_target(page):
+    reader = Reader(page)
+    assert len(reader.ids) == len(set(reader.ids))
+    wanted = {value[1:] for name, value in reader.attributes if name == "xlink:href" and value.startswith("#")}
+    wanted |= set(re.findall(r"url\(#([^)]+)\)", page))
+    assert wanted
+    assert wanted <= set(reader.ids)
+
+
+def test_names_from_a_run_directory_stay_text():
+    hostile = run(
+        name=HOSTILE,
+        method=HOSTILE,
+        network=HOSTILE,
+        data=HOSTILE,
+        split=HOSTILE,
+        augment=HOSTILE,
+        device=HOSTILE,
+        recipe=HOSTILE,
+        facts={HOSTILE: HOSTILE},
+        notes=(HOSTILE,),
+        findings=(Finding('x" onload="', HOSTILE, HOSTILE, HOSTILE),),
+    )
+    hostile = replace(hostile, least_sure=tuple(replace(c, truth=HOSTILE) for c in hostile.least_sure))
+    page = render(report(runs=(hostile, run(name=HOSTILE))))
+    reader = Reader(page)
+    assert "script" not in reader.tags
+    assert not [name for name, _ in reader.attributes if name.startswith("on")]
+    assert "{{7*7}}" in page
+    assert page.count("</style>") == 1
+    assert "<script" not in page
+
+
+def test_plots_take_their_colours_from_the_page():
+    for plot in plots(report()):
+        svg = page_svg(plot.draw(Ink.page()), plot.name, plot.label)
+        root = ElementTree.fromstring(svg)
+        assert root.get("aria-label") == plot.label
+        assert "var(--series-1)" in svg
+        # Black is what matplotlib draws with when nobody chose a colour: it would vanish on a dark page.
+        colours = set(re.findall(r"#[0-9a-f]{6}\b", svg))
+        assert not colours, (plot.name, colours)
+        texts = root.findall(".//{http://www.w3.org/2000/svg}text")
+        assert texts, "labels must stay text"
+        assert all("DejaVu" not in (text.get("style") or "") for text in texts)
+
+
+def test_the_same_facts_give_the_same_page():
+    assert render(report()) == render(report())
+
+
+def test_a_lone_optimiser_has_a_page_too():
+    alone = run("sgd", "SGD", samples=1, temperature=None, traces=(), surest=(), least_sure=(), strangers=(), recipe="")
+    page = render(report(runs=(alone,)))
+    assert "What averaging buys" not in page
+    assert "posterior predictive" not in page
+    assert "How the chains moved" not in page
+    assert page.count("<svg") == 2
+
+
+def test_readings_that_are_not_numbers_do_not_spoil_the_page():
+    broken = run()
+    trace = replace(broken.traces[0], loss=np.full(900, np.nan), temperature=np.full(900, np.inf))
+    scores = replace(broken.predictive, nll=float("nan"))
+    page = render(report(runs=(replace(broken, traces=(trace,), predictive=scores),)))
+    assert "Training NLL" not in page
+    assert "Thermostat" in page
+
+
+def test_nine_runs_fit():
+    page = render(report(runs=tuple(run(f"run {i}", seed=i, strangers=()) for i in range(9))))
+    assert page.count('<th scope="row">') == 18
+
+
+def test_factory_scores_are_those_of_its_probabilities():
+    """The factory's arithmetic feeds other tests, so it is checked on a case that can be done in the head."""
+    probs, labels = np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([1, 0])
+    made = factory.scores(probs, labels)
+    assert made.accuracy == 0.5
+    assert made.nll == pytest.approx(-(np.log(0.5) + np.log(0.9)) / 2)
+    assert made.brier == pytest.approx((0.5 + 0.02) / 2)

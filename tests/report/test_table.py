@@ -1,0 +1,61 @@
+"""The table says the same in all its forms."""
+
+import json
+from dataclasses import replace
+
+from factory import report, run
+
+from atmc.report import table
+from atmc.report.facts import Scores
+
+
+def some_rows():
+    return table.rows(report().runs)
+
+
+def test_rows_name_sample_predictive_and_optimiser():
+    rows = some_rows()
+    assert [row.row for row in rows] == ["ATMC (single sample)", "ATMC (posterior predictive)", "SGD"]
+    assert [row.samples for row in rows] == [1, 12, 1]
+    assert [row.temperature for row in rows] == [1.0, 1.0, None]
+
+
+def test_temperature_scaling_is_a_row_of_its_own_with_its_fit_stated():
+    scaled = replace(run(), scaled=Scores(0.9, 0.3, 0.1, 0.01), scaled_by=1.25)
+    assert table.rows((scaled,))[-1].row == "ATMC (temperature-scaled by 1.25 on validation)"
+
+
+def test_markdown_latex_and_json_agree():
+    rows = some_rows()
+    markdown, latex, parsed = table.markdown(rows), table.latex(rows), json.loads(table.as_json(rows))
+    for row, entry in zip(rows, parsed, strict=True):
+        assert entry["nll"] == row.nll
+        assert f"{row.nll:.3f}" in markdown
+        assert f"{row.nll:.3f}" in latex
+    assert len({line.count("|") for line in markdown.splitlines()}) == 1
+    assert all(line.count("&") == 9 for line in latex.splitlines() if "&" in line)
+    assert r"Accuracy [\%]" in latex
+
+
+def test_best_of_each_column_is_bold_and_ties_share_it():
+    scores = Scores(0.9, 0.3, 0.1, 0.01)
+    twin = table.rows((run("a", samples=1, single=scores), run("b", samples=1, single=replace(scores, nll=0.3001))))
+    assert table.markdown(twin).count("**0.300**") == 2
+    worse = table.rows((run("a", samples=1, single=scores), run("b", samples=1, single=replace(scores, nll=0.4))))
+    assert "**0.400**" not in table.markdown(worse)
+
+
+def test_no_number_is_null_in_json_and_a_dash_elsewhere():
+    broken = table.rows((run(samples=1, single=Scores(float("nan"), float("inf"), 0.1, 0.2)),))
+    assert json.loads(table.as_json(broken))[0]["nll"] is None
+    assert "–" in table.markdown(broken)
+    assert "nan" not in table.latex(broken)
+
+
+def test_names_cannot_break_out_of_a_cell():
+    rows = table.rows((run(name="a|b\n*c*", method=r"\input{x} & $y$ 5% _"),))
+    markdown, latex = table.markdown(rows), table.latex(rows)
+    assert len(markdown.splitlines()) == 4
+    assert r"a\|b \*c\*" in markdown
+    assert r"\input" not in latex
+    assert r"\& \$y\$ 5\% \_" in latex

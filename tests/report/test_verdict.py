@@ -1,0 +1,71 @@
+"""The verdict says what the numbers allow and no more."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+from factory import bins, report, run
+
+from atmc.report.facts import Finding
+from atmc.report.verdict import verdict
+
+
+def with_nll(name, each, **changes):
+    made = run(name, **changes)
+    each = np.asarray(each)
+    return replace(made, predictive=replace(made.predictive, nll=float(each.mean())), nll_each=each)
+
+
+def test_a_clear_lead_is_a_number_with_its_error():
+    rng = np.random.default_rng(0)
+    base = rng.exponential(0.3, 500)
+    ahead, behind = with_nll("one", base), with_nll("two", base + 0.1 + 0.05 * rng.normal(size=500))
+    first, _ = verdict(report(runs=(behind, ahead)))
+    assert "sampled by ATMC (one) gets" in first
+    assert "better than ATMC (two)" in first
+    assert re.search(r"that is 0\.\d+ ± 0\.002", first)
+
+
+def test_a_lead_within_the_noise_is_no_lead():
+    rng = np.random.default_rng(1)
+    base = rng.exponential(0.3, 500)
+    ahead, behind = with_nll("one", base), with_nll("two", base + 0.001 + 0.5 * rng.normal(size=500))
+    first, _ = verdict(report(runs=(ahead, behind)))
+    assert "cannot be told apart" in first
+    assert "better than" not in first
+
+
+def test_runs_on_different_images_are_not_compared():
+    ahead, behind = with_nll("one", np.full(500, 0.1)), with_nll("two", np.full(400, 0.2))
+    first, _ = verdict(report(runs=(ahead, behind)))
+    assert "on its own test images" in first
+    other = with_nll("two", np.full(500, 0.2), data_digest="another")
+    assert "on its own test images" in verdict(report(runs=(ahead, other)))[0]
+
+
+def test_overconfidence_is_said():
+    made = run()
+    sure = replace(made.bins, confidence=np.full(8, 0.99))
+    _, second = verdict(report(runs=(replace(made, bins=sure, predictive=replace(made.predictive, accuracy=0.8)),)))
+    assert "19.0 points more confident than it is right" in second
+
+
+def test_good_calibration_is_said_to_be_as_good_as_the_test_set_can_tell():
+    rng = np.random.default_rng(3)
+    p = rng.uniform(0.5, 1, 500)
+    hit = rng.random(500) < p
+    probs = np.stack([p, 1 - p], 1)
+    made = run(bins=bins(probs, np.where(hit, 0, 1)))
+    made = replace(made, predictive=replace(made.predictive, accuracy=float(hit.mean())))
+    assert "as closely as 500 images can tell" in verdict(report(runs=(made,)))[1]
+
+
+def test_a_problem_found_by_the_doctor_comes_before_praise():
+    sick = run(findings=(Finding("problem", "The chain is 40 times too hot.", "", ""),))
+    assert verdict(report(runs=(sick,)))[1] == "Do not rely on it yet: the chain is 40 times too hot."
+
+
+def test_each_is_one_sentence():
+    for sentence in verdict(report()):
+        assert sentence.endswith(".")
+        assert ". " not in sentence
