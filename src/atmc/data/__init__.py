@@ -1,1 +1,1 @@
-"""placeholder"""
+"""Named data sets to tensors: find, fetch, verify, decode, batch, augment."""

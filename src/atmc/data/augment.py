@@ -1,0 +1,65 @@
+"""Crop, flip and normalise: the arithmetic shared by data on the device and data that stream in.
+
+The crop is the usual one for small images: the raw image gets `pad` pixels of raw zeros (black) on each side, *before*
+normalisation, and a window of the original size is cut at a random offset; the flip is left to right with probability
+one half. Normalisation is a table: a byte of channel c becomes `table[c, byte]`, (byte/255 − mean)/std computed in
+float64 and rounded once to the wanted type. A table gives the same bits on a CPU, a GPU and in the Triton kernel, and
+costs one gather, so that results never differ by how a multiply-add was fused.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from atmc.errors import InputError
+
+Augment = Literal["none", "crop", "flip", "crop-flip"]
+AUGMENTS: Final = ("none", "crop", "flip", "crop-flip")
+
+
+def parse_augment(augment: str, pad: int) -> tuple[int, bool]:
+    """(pad, flip) of an augmentation's name; `pad` counts only where the name says crop."""
+    if augment not in AUGMENTS:
+        raise InputError(f"augment = {augment!r} is unknown: choose one of {', '.join(AUGMENTS)}")
+    if pad < 0:
+        raise InputError(f"pad = {pad} must not be negative")
+    return (pad if "crop" in augment else 0), "flip" in augment
+
+
+def lookup_table(
+    mean: tuple[float, ...], std: tuple[float, ...], channels: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """The flat table [channels · 256] of normalised bytes; without statistics a byte becomes byte/255."""
+    centre = torch.tensor(_per_channel(mean or (0.0,), channels, "mean"), dtype=torch.float64)
+    scale = torch.tensor(_per_channel(std or (1.0,), channels, "std"), dtype=torch.float64)
+    byte = torch.arange(256, dtype=torch.float64) / 255
+    return ((byte - centre[:, None]) / scale[:, None]).to(dtype).reshape(-1).to(device)
+
+
+def _per_channel(values: tuple[float, ...], channels: int, what: str) -> tuple[float, ...]:
+    if len(values) not in (1, channels):
+        raise ValueError(f"{len(values)} values of {what} for {channels} channels")
+    return values if len(values) == channels else values * channels
+
+
+def table_offsets(channels: int, device: torch.device) -> Tensor:
+    """Where each channel's part of the table begins."""
+    return torch.arange(channels, device=device) * 256
+
+
+def normalise(pixels: Tensor, table: Tensor, offsets: Tensor) -> Tensor:
+    """Bytes […, C] → values […, C] of the table's type, in two kernels."""
+    return table[pixels + offsets]
+
+
+def crop_flip(image: npt.NDArray[np.uint8], pad: int, dx: int, dy: int, mirrored: bool) -> npt.NDArray[np.uint8]:
+    """One image [H, W, C] padded, cut and mirrored on the host, for data that stream."""
+    if pad:
+        height, width = image.shape[:2]
+        image = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))[dy : dy + height, dx : dx + width]
+    return np.ascontiguousarray(image[:, ::-1] if mirrored else image)
