@@ -1,3 +1,7 @@
 """Bayesian deep learning by sampling, for PyTorch."""
 
+from .samplers import ATMC, SGHMC, SGLD, SGNHT, CyclicCosine
+
 __version__ = "0.1.0"
+
+__all__ = ["ATMC", "SGHMC", "SGLD", "SGNHT", "CyclicCosine"]

@@ -1,1 +1,11 @@
-"""placeholder"""
+"""How the chain moves: samplers that are `torch.optim.Optimizer`s, their integrator, and the cyclic step size."""
+
+from .atmc import ATMC
+from .readings import Readings, TensorReading
+from .sampler import Sampler
+from .schedule import CyclicCosine
+from .sghmc import SGHMC
+from .sgld import SGLD
+from .sgnht import SGNHT
+
+__all__ = ["ATMC", "SGHMC", "SGLD", "SGNHT", "CyclicCosine", "Readings", "Sampler", "TensorReading"]

@@ -1,0 +1,80 @@
+"""ATMC: the adaptive thermostat of Heek & Kalchbrenner, with its printed algorithm put right."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .kinetic_sampler import KineticSampler
+from .tensorlist import clamp_min
+
+
+class ATMC(KineticSampler):
+    """Adaptive Thermostat Monte Carlo.
+
+    Per element, with ξ the thermostat and α(ξ) = max(D − ξ, 0), β(ξ) = max(D, ξ):
+
+        dθ = K'(p) dt
+        dp = −G dt − β(ξ) m K'(p) dt + √(2 T α(ξ) m) dW
+        dξ = [m K'(p)² − T m K''(p)]/μ dt
+
+    leaves exp(−[U(θ) + K(p) + (μ/2)(ξ − ξ̄)²]/T) invariant, ξ̄ = h Var(G)/(2 m T): ξ finds out how noisy the gradient of
+    each parameter is, and the noise added is what the gradient's own noise leaves to be added. Friction never falls
+    below D, and gradient noise does not slow the chain until it exceeds what D needs.
+
+    Args:
+        params: as for any optimizer. Groups may differ in every argument up to `thermostat_init`.
+        lr: step size h; a number, or a float32 device tensor when a CUDA graph is to see it change.
+        mass: m, the pre-conditioner; a number, or a sequence with a number or a tensor (one mass per element) for each
+            parameter of the group.
+        noise: D, the least friction; e^(−D h) is the momentum coefficient of the equivalent SGD.
+        speed_limit: c. Infinite (the default) is the Gaussian kinetic energy; finite the hyperbolic, and no parameter
+            then moves further than c h in a step.
+        temperature: T; 1 samples the Bayes posterior, 0 switches the noise off. May be a device tensor, as `lr`.
+        inertia: μ of the thermostat. The paper has 1; T/(κD)² makes the equilibrium spread of ξ a fraction κ of D and
+            lets it react in hundreds of steps. Infinite freezes ξ where it is.
+        momentum_init: "zero", or "law" to draw the first momenta from exp(−K(p)/T).
+        thermostat_init: ξ at the start. 0 is a value like any other.
+        seed: of the sampler's own noise stream, which nothing else in the process touches.
+        scheme: "fused", one momentum step per gradient; or "strang", two halves with a synchronised time between.
+        friction: "corrected" (second order, see `integrator.momentum_step`) or "frozen", the paper's. They differ for a
+            finite speed limit only.
+        body: "single", "foreach" or "fused" to force an implementation; the fastest one by default.
+        measure_every: steps between two readings of the temperatures; inside a CUDA graph every step is read.
+        nonfinite: what a NaN or infinite gradient does. "raise" stops before anything has moved (default on a CPU; on
+            CUDA it synchronises). "skip" leaves the step out on the device without synchronising and lets
+            `sampler.check()` tell (default on CUDA). "ignore" does not look.
+
+    The printed Algorithm 1 has e^(+βh) for e^(−βh), no mass in the noise, and assigns where it should add.
+    """
+
+    slots = ("momentum", "thermostat")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        mass: Any = 1.0,
+        noise: float = 100.0,
+        speed_limit: float = math.inf,
+        temperature: Any = 1.0,
+        inertia: float = 1.0,
+        *,
+        momentum_init: str = "zero",
+        thermostat_init: float = 0.0,
+        **options: Any,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "mass": mass,
+            "noise": noise,
+            "speed_limit": speed_limit,
+            "temperature": temperature,
+            "inertia": inertia,
+            "momentum_init": momentum_init,
+            "thermostat_init": thermostat_init,
+        }
+        super().__init__(params, defaults, **options)
+
+    def coefficients(self, xi: Any, noise: float) -> tuple[Any, Any]:
+        return clamp_min(noise - xi, 0.0), clamp_min(xi, noise)

@@ -1,0 +1,240 @@
+"""Three ways to run the same step on PyTorch operations: tensor by tensor, by lists, and over cache-sized flat pieces.
+
+Each hands the sampler's `advance` its arrays and writes the result back; none knows any formula. All draw the same
+noise, so they agree to rounding. The fourth way, one Triton kernel over everything, is in `fused_triton.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import fused_triton
+from .integrator import drift_step, momentum_step, synchronised_virial, virial
+from .layout import Piece, Shard, memory_order, view_like
+from .noise import fill_normal
+from .tensorlist import TensorList
+
+if TYPE_CHECKING:
+    from .sampler import Sampler
+
+Body = Callable[["Sampler", Shard, list[Tensor | None], bool], None]
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """The hyper-parameters of one run of the formulas: numbers, or tensors that vary by element or live on a device."""
+
+    lr: Any
+    mass: Any = 1.0
+    inverse_scale: Any = 0.0
+    noise: float = 0.0
+    temperature: Any = 1.0
+    inverse_inertia: float = 0.0
+    last_lr: Tensor | None = None  # the step size whose second half is still to come; None in the fused scheme
+    measure: bool = False
+    shared_thermostat: bool = False
+
+
+class Move(NamedTuple):
+    """What a step does: the new values of the state, the increment of the parameter, p K'(p) if measured, and the
+    increments whose mean moves a thermostat that all parameters share."""
+
+    state: dict[str, Any]
+    theta: Any
+    virial: Any = None
+    shared_heat: Any = None
+
+
+def kinetic_advance(
+    coefficients: Callable[[Any, float], tuple[Any, Any]],
+    corrected: bool,
+    state: dict[str, Any],
+    grad: Any,
+    eta: list[Any],
+    hyper: Hyper,
+) -> Move:
+    """One step of a sampler with momentum: B(h) A(h), or the two half-B's of the Strang scheme around the same θ.
+
+    The Strang scheme B(h/2) A(h) B(h/2) with one gradient per θ: a call ends the step before (its second half-B, with
+    the step size it began with), is then at a synchronised time, and begins the next.
+    """
+    p, xi = state["momentum"], state.get("thermostat")
+    alpha, beta = coefficients(xi, hyper.noise)
+    shared = {"mass": hyper.mass, "inverse_scale": hyper.inverse_scale, "temperature": hyper.temperature}
+    reading = None
+    if hyper.last_lr is None:
+        if hyper.measure:
+            reading = synchronised_virial(p, grad, alpha, beta, lr=hyper.lr, **shared)
+        p = momentum_step(p, grad, eta[0], alpha, beta, lr=hyper.lr, corrected=corrected, **shared)
+    else:
+        p = momentum_step(p, grad, eta[0], alpha, beta, lr=hyper.last_lr * 0.5, corrected=corrected, **shared)
+        if hyper.measure:
+            reading = virial(p, hyper.mass, hyper.inverse_scale)
+        p = momentum_step(p, grad, eta[1], alpha, beta, lr=hyper.lr * 0.5, corrected=corrected, **shared)
+    step, warming = drift_step(p, lr=hyper.lr, inverse_inertia=hyper.inverse_inertia, **shared)
+    if xi is None:
+        return Move({"momentum": p}, step, reading)
+    if hyper.shared_thermostat:
+        return Move({"momentum": p}, step, reading, warming)
+    return Move({"momentum": p, "thermostat": xi + warming}, step, reading)
+
+
+def draws(sampler: Sampler) -> int:
+    """How many normals per element and step the scheme needs."""
+    return 2 if sampler.scheme == "strang" else 1
+
+
+def full_noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
+    """The whole shard's noise for this step, the same numbers the fused bodies see."""
+    if shard.device.type == "cuda" and fused_triton.usable(shard):
+        return fused_triton.noise(sampler, shard)
+    out = [torch.zeros(shard.total, dtype=shard.dtype) for _ in range(draws(sampler))]
+    step = int(shard.step)
+    for draw, flat in enumerate(out):
+        for piece in shard.pieces:
+            fill_normal(flat[piece.start : piece.stop], sampler._key, 2 * shard.number + draw, step, piece.number)
+    return [flat.to(shard.device) for flat in out]
+
+
+def single(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
+    """The readable body: one parameter after the other."""
+    noise = full_noise(sampler, shard)
+    for index, (p, grad) in enumerate(zip(shard.params, grads, strict=True)):
+        if grad is None:
+            continue
+        state = sampler.state[p]
+        grad = grad.to(shard.dtype)
+        eta = [view_like(flat, shard.offsets[index], p) for flat in noise]
+        hyper = sampler.hyper(shard, index, shard.mass(index), measure)
+        move = sampler.advance(state, grad, eta, hyper)
+        if measure:
+            _note(shard, index, move.virial, p, grad)
+        for slot, value in move.state.items():
+            state[slot].copy_(value)
+        if move.shared_heat is not None:
+            shard.scratch.setdefault("heat", []).append(move.shared_heat.sum())
+        p.add_(move.theta)
+    shard.step.add_(1)
+
+
+def foreach(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
+    """By lists: a handful of kernels for all parameters that share their hyper-parameters."""
+    noise = full_noise(sampler, shard)
+    together: dict[Any, list[int]] = {}
+    for index, grad in enumerate(grads):
+        if grad is not None:
+            mass = shard.mass(index)
+            together.setdefault(
+                (id(shard.groups[index]), mass if not isinstance(mass, Tensor) else "tensor"), []
+            ).append(index)
+    for indices in together.values():
+        params = [shard.params[i] for i in indices]
+        masses = [shard.mass(i) for i in indices]
+        mass = TensorList(masses) if isinstance(masses[0], Tensor) else masses[0]
+        state = {slot: TensorList([sampler.state[p][slot] for p in params]) for slot in sampler.slots}
+        grad_list = TensorList([g.to(shard.dtype) for i in indices if (g := grads[i]) is not None])
+        eta = [
+            TensorList([view_like(flat, shard.offsets[i], p) for i, p in zip(indices, params, strict=True)])
+            for flat in noise
+        ]
+        hyper = sampler.hyper(shard, indices[0], mass, measure)
+        move = sampler.advance(state, grad_list, eta, hyper)
+        if measure:
+            for position, index in enumerate(indices):
+                v = None if move.virial is None else move.virial.tensors[position]
+                _note(shard, index, v, shard.params[index], grad_list.tensors[position])
+        for slot, value in move.state.items():
+            state[slot].copy_(value)
+        if move.shared_heat is not None:
+            shard.scratch.setdefault("heat", []).extend(h.sum() for h in move.shared_heat)
+        torch._foreach_add_(params, [t.to(p.dtype) for t, p in zip(move.theta, params, strict=True)])
+    shard.step.add_(1)
+
+
+@lru_cache(maxsize=1)
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="atmc-step")
+
+
+def fused_cpu(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
+    """Over flat pieces that stay in cache from the noise to the new parameters, on all of PyTorch's threads."""
+    if any(g is None for g in grads):
+        return single(sampler, shard, grads, measure)
+    present = [g for g in grads if g is not None]
+    flat_grads = [memory_order(g, p) for g, p in zip(present, shard.params, strict=True)]
+    flat_params = [memory_order(p, p) for p in shard.params]
+    step = int(shard.step)
+    sums = torch.zeros((len(shard.params), 2), dtype=torch.float64)
+
+    def run(piece: Piece) -> list[tuple[int, float, float]]:
+        return _run_piece(sampler, shard, piece, flat_params, flat_grads, step, measure)
+
+    workers = min(torch.get_num_threads(), len(shard.pieces))
+    with torch.no_grad():
+        notes = _pool(torch.get_num_threads()).map(run, shard.pieces) if workers > 1 else map(run, shard.pieces)
+        for note in notes:  # in the order of the pieces, so that sums do not depend on the threads
+            for index, kinetic, configurational in note:
+                sums[index, 0] += kinetic
+                sums[index, 1] += configurational
+    if measure:
+        shard.readings.copy_(sums)
+    shard.step.add_(1)
+
+
+@torch.no_grad()
+def _run_piece(
+    sampler: Sampler,
+    shard: Shard,
+    piece: Piece,
+    flat_params: list[Tensor],
+    flat_grads: list[Tensor],
+    step: int,
+    measure: bool,
+) -> list[tuple[int, float, float]]:
+    eta = []
+    for draw in range(draws(sampler)):
+        eta.append(torch.empty(piece.stop - piece.start, dtype=shard.dtype))
+        fill_normal(eta[-1], sampler._key, 2 * shard.number + draw, step, piece.number)
+    spans = piece.spans
+    first = spans[0].index
+    parts = [flat_grads[s.index][s.start : s.stop] for s in spans]
+    grad = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(shard.dtype)
+    theta_parts = [flat_params[s.index][s.start : s.stop] for s in spans]
+    theta = theta_parts[0] if len(spans) == 1 else torch.cat(theta_parts)
+    mass = shard.mass(first)
+    if isinstance(mass, Tensor):
+        mass = memory_order(mass.to(shard.dtype), shard.params[first])[spans[0].start : spans[0].stop]
+    state = {slot: flat[piece.start : piece.stop] for slot, flat in shard.flat.items()}
+    move = sampler.advance(state, grad, eta, sampler.hyper(shard, first, mass, measure))
+    notes = []
+    if measure:
+        at = 0
+        for s in spans:
+            size = s.stop - s.start
+            kinetic = (
+                float("nan") if move.virial is None else float(move.virial[at : at + size].sum(dtype=torch.float64))
+            )
+            together = torch.dot(theta[at : at + size].to(shard.dtype), grad[at : at + size])
+            notes.append((s.index, kinetic, float(together)))
+            at += size
+    for slot, value in move.state.items():
+        state[slot].copy_(value)
+    if len(spans) == 1:
+        theta.add_(move.theta)
+    else:
+        steps = move.theta.to(theta.dtype).split([s.stop - s.start for s in spans])
+        torch._foreach_add_(theta_parts, list(steps))
+    return notes
+
+
+def _note(shard: Shard, index: int, v: Tensor | None, p: Tensor, grad: Tensor) -> None:
+    if v is not None:
+        shard.readings[index, 0] = v.sum(dtype=torch.float64)
+    shard.readings[index, 1] = (p.to(grad.dtype) * grad).sum(dtype=torch.float64)

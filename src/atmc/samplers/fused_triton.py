@@ -1,0 +1,243 @@
+"""The fused step on CUDA: one launch for all parameters, a second one in front of it if gradients are to be checked.
+
+A table on the device holds the address of every parameter and gradient, so tensors stay where they are. It is uploaded
+only when an address or a hyper-parameter has changed, from pinned memory and without waiting. Everything else the step
+needs (its number, for the noise; learning rates and temperatures that are tensors) is read on the device: a captured
+graph replays a different step each time. Sums go to one slot per block, so repeated runs agree bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .kinetic import inverse_momentum_scale
+from .layout import Shard, memory_order
+
+if TYPE_CHECKING:
+    from .sampler import Sampler
+
+try:
+    import triton.language as tl
+
+    from . import triton_kernels as kernels
+except ImportError:  # no Triton on this machine: the other bodies serve
+    kernels = None  # type: ignore[assignment]
+
+BLOCK = 2048  # elements per program: four quarters that share one Philox call
+KINDS = {"ATMC": 0, "SGNHT": 1, "SGHMC": 2, "SGLD": 3}
+NEVER = 2**62  # "no step was bad": larger than any code of a bad step
+CODE = 2**20  # a bad step is noted as step · CODE + tensor
+
+
+def usable(shard: Shard) -> bool:
+    """Whether the kernels can run on this shard."""
+    return (
+        kernels is not None
+        and shard.device.type == "cuda"
+        and shard.params[0].dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+        and all(
+            not isinstance(group[key], Tensor) or (group[key].dtype == torch.float32 and group[key].is_cuda)
+            for group in shard.groups
+            for key in ("lr", "temperature")
+        )
+    )
+
+
+class Plan:
+    """What the kernels need to know about a shard, on its device."""
+
+    def __init__(self, shard: Shard) -> None:
+        device = shard.device
+        chunks = [
+            (index, start) for index, p in enumerate(shard.params) for start in range(0, max(p.numel(), 1), BLOCK)
+        ]
+        self.count = len(chunks)
+        self.chunks = torch.tensor(chunks, dtype=torch.int64).to(device)
+        self.table = torch.zeros((len(shard.params), 8), dtype=torch.int64, device=device)
+        self.hyper = torch.zeros((len(shard.params), 8), dtype=torch.float64, device=device)
+        self.partial = torch.full((self.count, 3), float("nan"), dtype=torch.float64, device=device)
+        self.ticket = torch.zeros((), dtype=torch.int32, device=device)
+        self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
+        self.first_bad = torch.full((), NEVER, dtype=torch.int64, device=device)
+        self.uploaded: dict[str, bytes] = {}
+        # Pinned memory cannot be allocated while a graph is being captured; a captured copy keeps its source for good.
+        self.spare = [torch.empty((len(shard.params), 16), dtype=torch.int64).pin_memory() for _ in range(4)]
+        self.kept: list[Tensor] = []
+        self.mass: Tensor | None = None
+
+    def upload(self, name: str, values: np.ndarray[Any, Any]) -> None:
+        """Bring host values to the device if they differ from what is there."""
+        raw = values.tobytes()
+        if self.uploaded.get(name) == raw:
+            return
+        target: Tensor = getattr(self, name)
+        if torch.cuda.is_current_stream_capturing():
+            if not self.spare:
+                raise RuntimeError(
+                    "a sampler's step was captured too often with new gradient addresses; keep the buffers"
+                )
+            staging = self.spare.pop().view(target.dtype)[:, : target.shape[1]]
+            self.kept.append(staging)
+            staging.copy_(torch.from_numpy(values))
+            target.copy_(staging.contiguous() if not staging.is_contiguous() else staging, non_blocking=True)
+        else:
+            target.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
+        self.uploaded[name] = raw
+
+
+def plan_of(shard: Shard) -> Plan:
+    plan = shard.scratch.get("plan")
+    if plan is None:
+        plan = shard.scratch["plan"] = Plan(shard)
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
+    """Run the step of a whole shard; readings are taken at every step, they cost nothing here."""
+    plan = plan_of(shard)
+    grads = [None if g is None else memory_order(g, p) for g, p in zip(grads, shard.params, strict=True)]
+    aligned = _upload(sampler, shard, plan, grads)
+    flat = shard.flat
+    checked = sampler._policy(shard) == "skip"
+    grid = (plan.count,)
+    if checked:
+        kernels.check_kernel[grid](
+            plan.chunks, plan.table, shard.step, plan.bad_step, plan.first_bad, CODE, DTYPE=_dtype(shard), BLOCK=BLOCK
+        )
+    empty = plan.ticket
+    kernels.step_kernel[grid](
+        plan.chunks,
+        plan.table,
+        plan.hyper,
+        flat.get("momentum", flat.get("square_avg", empty)),
+        flat.get("thermostat", empty),
+        plan.mass if plan.mass is not None else empty,
+        shard.step,
+        plan.ticket,
+        plan.bad_step,
+        plan.partial,
+        philox_key(sampler._key),
+        shard.number,
+        plan.count,
+        KIND=KINDS[type(sampler).__name__],
+        HYPERBOLIC=bool(any(g.get("speed_limit", float("inf")) != float("inf") for g in shard.groups)),
+        CORRECTED=sampler.friction == "corrected",
+        STRANG=sampler.scheme == "strang",
+        SHARED=sampler.shared_thermostat,
+        HAS_MASS=plan.mass is not None,
+        PRECONDITIONED="square_avg" in flat,
+        CHECKED=checked,
+        DTYPE=_dtype(shard),
+        STATE=tl.float64 if shard.dtype == torch.float64 else tl.float32,
+        ALIGN=16 if aligned else 1,
+        BLOCK=BLOCK,
+        num_warps=4,
+    )
+    shard.scratch["fused"] = True
+    if sampler.shared_thermostat:
+        shard.scratch["heat"] = [plan.partial[:, 2].sum().to(shard.dtype)]
+
+
+def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | None]) -> bool:
+    table = np.zeros(tuple(plan.table.shape), dtype=np.int64)
+    hyper = np.zeros(tuple(plan.hyper.shape), dtype=np.float64)
+    numbers = {id(g): i for i, g in enumerate(sampler.param_groups)}
+    for i, (p, grad, group) in enumerate(zip(shard.params, grads, shard.groups, strict=True)):
+        mass = shard.mass(i)
+        if isinstance(mass, Tensor):
+            _place_mass(shard, plan, i, mass)
+            mass = 1.0
+        lr, temperature = group["lr"], group["temperature"]
+        limit = group.get("speed_limit", float("inf"))
+        table[i] = (
+            p.data_ptr(),
+            0 if grad is None else grad.data_ptr(),
+            p.numel(),
+            shard.offsets[i],
+            lr.data_ptr() if isinstance(lr, Tensor) else 0,
+            temperature.data_ptr() if isinstance(temperature, Tensor) else 0,
+            sampler._last_lr[numbers[id(group)]].data_ptr(),
+            0,
+        )
+        noise = group.get("noise", getattr(sampler, "decay", 0.0))
+        hyper[i] = (
+            0.0 if isinstance(lr, Tensor) else lr,
+            0.0 if isinstance(temperature, Tensor) else temperature,
+            mass,
+            inverse_momentum_scale(float(mass), limit),
+            noise,
+            max(noise - getattr(sampler, "noise_estimate", 0.0), 0.0),
+            1.0 / group["inertia"] if "inertia" in group else getattr(sampler, "epsilon", 0.0),
+            0.0,
+        )
+    plan.upload("table", table)
+    plan.upload("hyper", hyper)
+    return bool((table[:, :2] % 16 == 0).all()) and all(o % 4 == 0 for o in shard.offsets)
+
+
+def _place_mass(shard: Shard, plan: Plan, index: int, mass: Tensor) -> None:
+    """Keep a flat copy of per-element masses beside the momenta, 1 where a parameter has a single mass of its own."""
+    if plan.mass is None:
+        plan.mass = torch.ones_like(shard.flat["momentum"])
+    source = (mass.data_ptr(), mass._version)
+    known = shard.scratch.setdefault("mass", {})
+    if known.get(index) != source:
+        vector = memory_order(mass.to(shard.device, shard.dtype), shard.params[index])
+        plan.mass[shard.offsets[index] : shard.offsets[index] + vector.numel()].copy_(vector)
+        known[index] = source
+
+
+def noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
+    """The noise of this step as the fused kernel draws it, for the other bodies; advances nothing."""
+    plan = plan_of(shard)
+    _upload(sampler, shard, plan, [None] * len(shard.params))
+    out = []
+    for draw in range(2 if sampler.scheme == "strang" else 1):
+        flat = torch.empty(shard.total, dtype=shard.dtype, device=shard.device)
+        kernels.noise_kernel[(plan.count,)](
+            plan.chunks, plan.table, flat, shard.step, philox_key(sampler._key), shard.number, draw, BLOCK=BLOCK
+        )
+        out.append(flat)
+    return out
+
+
+def philox_key(key: int) -> int:
+    """The stream's key as a positive 63-bit number that Triton always passes as 64 bits."""
+    return (key & (2**62 - 1)) | 2**62
+
+
+def collect(shard: Shard) -> None:
+    """Sum the blocks' readings up by parameter, where the fused kernel has left any."""
+    plan = shard.scratch.get("plan")
+    if plan is None or "fused" not in shard.scratch:
+        return
+    shard.readings.zero_()
+    shard.readings.index_add_(0, plan.chunks[:, 0], plan.partial[:, :2])
+
+
+def raise_if_skipped(shard: Shard) -> None:
+    """Tell of the first step that was skipped since the last call."""
+    plan = shard.scratch.get("plan")
+    if plan is None:
+        return
+    code = int(plan.first_bad)
+    if code < NEVER:
+        plan.first_bad.fill_(NEVER)
+        step, index = divmod(code, CODE)
+        raise RuntimeError(
+            f"the gradient of parameter {shard.names[index]} was not finite at step {step}; that step was skipped"
+        )
+
+
+def _dtype(shard: Shard) -> Any:
+    return {
+        torch.float64: tl.float64,
+        torch.float32: tl.float32,
+        torch.bfloat16: tl.bfloat16,
+        torch.float16: tl.float16,
+    }[shard.params[0].dtype]

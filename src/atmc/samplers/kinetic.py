@@ -1,0 +1,93 @@
+"""Kinetic energies: how momentum becomes motion.
+
+| | Gaussian (c = ∞) | hyperbolic, with r = (1 + p²/m²c²)^(−1/2) |
+| --- | --- | --- |
+| K(p) | p²/2m | m c² (√(1 + p²/m²c²) − 1) |
+| K'(p) | p/m | r p/m, so that no parameter moves faster than c |
+| m K''(p) | 1 | r³ |
+
+Both are the hyperbolic one: c = ∞ gives r = 1, as a plain number, so the Gaussian case costs nothing extra.
+At temperature T the momentum's law is exp(−K(p)/T), and ⟨p K'(p)⟩ = T whatever K is: that is what the kinetic
+temperature measures.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .tensorlist import rsqrt
+
+
+def inverse_momentum_scale(mass: Any, speed_limit: float) -> Any:
+    """1/(m c)², the one number by which the hyperbolic law differs from the Gaussian one (0 for c = ∞)."""
+    if math.isinf(speed_limit):
+        return 0.0
+    scaled = mass * speed_limit
+    return 1.0 / (scaled * scaled)
+
+
+def slowing(p: Any, inverse_scale: Any) -> Any:
+    """r(p) = (1 + p²/m²c²)^(−1/2): by how much the speed limit slows this momentum. 1.0 for a Gaussian K."""
+    if isinstance(inverse_scale, float) and inverse_scale == 0.0:
+        return 1.0
+    return rsqrt(p * p * inverse_scale + 1.0)
+
+
+def sample_momentum(
+    like: Tensor, mass: Any, speed_limit: float, temperature: float, rng: np.random.Generator
+) -> Tensor:
+    """Momenta drawn exactly from exp(−K(p)/T), shaped like `like`; all zero at T = 0."""
+    shape = tuple(like.shape)
+    m = mass.double().cpu().numpy() if isinstance(mass, Tensor) else np.float64(mass)
+    if temperature == 0.0:
+        return torch.zeros(shape, dtype=torch.float64)
+    if math.isinf(speed_limit):
+        return torch.from_numpy(np.asarray(rng.standard_normal(shape) * np.sqrt(temperature * m)))
+    a = np.broadcast_to(m * speed_limit**2 / temperature, shape)
+    return torch.from_numpy(np.asarray(_hyperbolic(a, rng) * (m * speed_limit)))
+
+
+def _hyperbolic(a: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Draws x from exp(−a(√(1 + x²) − 1)) by the ratio of uniforms, for any a > 0 and without tables.
+
+    (u, v) uniform on {0 < u ≤ √f(v/u)} makes v/u a draw from f. The region lies in (0, 1] × [−v*, v*] with
+    v* = max |x| √f(x), reached where a x² = 2√(1 + x²).
+    """
+    flat = np.ascontiguousarray(a).reshape(-1)
+    y = (1.0 + np.sqrt(1.0 + flat * flat)) / flat
+    bound = np.sqrt((y * y - 1.0) * np.exp(-flat * (y - 1.0)))
+    out = np.empty(flat.size)
+    todo = np.arange(flat.size)
+    while todo.size:
+        u = 1.0 - rng.random(todo.size)  # in (0, 1]
+        x = bound[todo] * (2.0 * rng.random(todo.size) - 1.0) / u
+        accepted = 2.0 * np.log(u) <= -flat[todo] * (np.hypot(1.0, x) - 1.0)
+        out[todo[accepted]] = x[accepted]
+        todo = todo[~accepted]
+    return out.reshape(a.shape)
+
+
+@lru_cache(maxsize=256)
+def degrees_per_element(stiffness: float) -> float:
+    """How many χ² degrees of freedom one momentum element is worth in a kinetic-temperature reading.
+
+    `stiffness` is a = m c²/T. With g = p K'(p)/T = a x²/√(1 + x²), E g = 1 for every law and Var g = 2 for the Gaussian
+    one; an element counts as 2/Var g degrees. It tends to 1 as a → ∞ and to 2 as a → 0, where p is Laplace.
+    """
+    if math.isinf(stiffness):
+        return 1.0
+    x_max = math.sqrt((1.0 + 60.0 / stiffness) ** 2 - 1.0)
+    x = np.linspace(0.0, x_max, 200_001)
+    root = np.hypot(1.0, x)
+    weight = np.exp(-stiffness * (root - 1.0))
+    g = stiffness * x * x / root
+    total = np.trapezoid(weight, x)
+    mean = np.trapezoid(weight * g, x) / total
+    variance = np.trapezoid(weight * g * g, x) / total - mean * mean
+    return float(2.0 / variance)

@@ -1,0 +1,176 @@
+"""Where a sampler keeps its state: flat buffers, one set per device and precision, cut into pieces.
+
+Momentum and thermostat of all parameters lie end to end in two buffers; `sampler.state[p]["momentum"]` is a view
+shaped (and strided) like the parameter. That makes the fused step one pass over memory, and a checkpoint two tensors.
+
+A *piece* is a run of consecutive elements that share all hyper-parameters: as many small tensors as fit, or a part of a
+large one. Pieces fit into a core's cache, and each draws its own noise, so all bodies see the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Elements per piece on a CPU: temporaries of 128 kB stay in the second-level cache, and one operation on them takes
+# several times as long as its dispatch.
+PIECE = 32_768
+
+
+@dataclass(frozen=True)
+class Span:
+    """Part of one parameter inside a piece: parameter `index` of the shard, elements [start, stop) of its memory."""
+
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements [start, stop) of the shard's flat buffers, and the parameters they belong to."""
+
+    number: int
+    start: int
+    stop: int
+    spans: tuple[Span, ...]
+
+
+@dataclass
+class Shard:
+    """All parameters of one device and precision, with their flat state."""
+
+    number: int
+    params: list[Tensor]
+    names: list[str]
+    groups: list[dict[str, Any]]  # the group of each parameter
+    offsets: list[int]
+    pieces: list[Piece]
+    flat: dict[str, Tensor]
+    dense: bool  # whether the flat bodies can run over the parameters' memory
+    total: int  # length of the flat buffers
+    step: Tensor  # steps taken: int64, on the shard's device, so that a captured graph advances it
+    readings: Tensor  # [parameters, 2]: sums of p K'(p) and of θ·G at the last measured step
+    scratch: dict[str, Any] = field(default_factory=dict)  # what a body keeps between steps
+
+    @property
+    def device(self) -> torch.device:
+        return self.params[0].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.flat_dtype(self.params[0].dtype)
+
+    @staticmethod
+    def flat_dtype(param_dtype: torch.dtype) -> torch.dtype:
+        """States are float32 for every parameter of lower precision."""
+        return torch.float64 if param_dtype == torch.float64 else torch.float32
+
+    def mass(self, index: int) -> Any:
+        """The mass of one parameter: a number, or a tensor shaped like it."""
+        group = self.groups[index]
+        mass = group.get("mass", 1.0)
+        if isinstance(mass, (list, tuple)):
+            return mass[next(i for i, p in enumerate(group["params"]) if p is self.params[index])]
+        return mass
+
+
+def dense(p: Tensor) -> bool:
+    """Whether the tensor's elements fill one stretch of memory without gaps or overlap, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(p.stride(), p.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def view_like(flat: Tensor, offset: int, p: Tensor) -> Tensor:
+    """The stretch of a flat buffer that belongs to `p`, shaped and, if it is dense, strided like it."""
+    stride = p.stride() if dense(p) else torch.empty(p.shape, device="meta").stride()
+    return flat.as_strided(p.shape, stride, offset)
+
+
+def memory_order(t: Tensor, like: Tensor) -> Tensor:
+    """The elements of `t` as a vector in the memory order of `like`: a view where the layouts agree, else a copy."""
+    if t.stride() != like.stride():
+        t = torch.empty_like(like, dtype=t.dtype).copy_(t)
+    return t.as_strided((t.numel(),), (1,), t.storage_offset())
+
+
+def cut(params: list[Tensor], offsets: list[int], key: Callable[[int], Any]) -> list[Piece]:
+    """Cut parameters into pieces; neighbours share one only while `key` gives them the same hyper-parameters."""
+    pieces: list[Piece] = []
+    spans: list[Span] = []
+
+    def close() -> None:
+        if spans:
+            start = offsets[spans[0].index] + spans[0].start
+            stop = offsets[spans[-1].index] + spans[-1].stop
+            pieces.append(Piece(len(pieces), start, stop, tuple(spans)))
+            spans.clear()
+
+    size, current = 0, None
+    for index, p in enumerate(params):
+        if p.numel() == 0:
+            continue
+        if spans and (key(index) != current or size + p.numel() > PIECE):
+            close()
+        if not spans:
+            size, current = 0, key(index)
+        if p.numel() > PIECE:
+            for start in range(0, p.numel(), PIECE):
+                spans.append(Span(index, start, min(start + PIECE, p.numel())))
+                close()
+        else:
+            spans.append(Span(index, 0, p.numel()))
+            size += p.numel()
+    close()
+    return pieces
+
+
+def build_shard(
+    number: int,
+    params: list[Tensor],
+    names: list[str],
+    groups: list[dict[str, Any]],
+    slots: tuple[str, ...],
+    shared_thermostat: bool,
+) -> Shard:
+    """Allocate the flat state of one device and precision, all zero."""
+    device, dtype = params[0].device, Shard.flat_dtype(params[0].dtype)
+    # On a GPU parameters start at multiples of 32 elements, so that blocks load whole vectors.
+    align = 1 if device.type == "cpu" else 32
+    offsets, total = [], 0
+    for p in params:
+        offsets.append(total)
+        total += -(-p.numel() // align) * align
+    shard = Shard(
+        number=number,
+        params=params,
+        names=names,
+        groups=groups,
+        offsets=offsets,
+        pieces=[],
+        dense=all(map(dense, params)),
+        total=total,
+        flat={
+            slot: torch.zeros(1 if slot == "thermostat" and shared_thermostat else total, device=device, dtype=dtype)
+            for slot in slots
+        },
+        step=torch.zeros((), device=device, dtype=torch.int64),
+        readings=torch.full((len(params), 2), float("nan"), device=device, dtype=torch.float64),
+    )
+
+    def key(index: int) -> Any:
+        mass = shard.mass(index)
+        return (id(groups[index]), mass if isinstance(mass, (int, float)) else index)
+
+    shard.pieces = cut(params, offsets, key)
+    return shard

@@ -1,0 +1,162 @@
+"""What a chain says about itself: temperatures with their intervals, and the thermostat."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .kinetic import degrees_per_element
+from .layout import Shard, view_like
+
+QUANTILES = (0.01, 0.5, 0.99)
+
+
+@dataclass(frozen=True)
+class TensorReading:
+    """One parameter tensor.
+
+    `kinetic` is the mean of p K'(p) at the last measured synchronised time and should be near `temperature`: inside
+    [`low`, `high`] with probability 99.9 %. `configurational` is the mean of θ·G at the same time; its average over a
+    chain in equilibrium is `temperature` too, but a single reading scatters widely. `silent` is the share of elements
+    whose thermostat leaves no noise to be added (ξ ≥ D). What does not apply is NaN.
+    """
+
+    name: str
+    elements: int
+    temperature: float
+    kinetic: float
+    low: float
+    high: float
+    configurational: float
+    thermostat: tuple[float, float, float]  # quantiles of ξ at 1 %, 50 %, 99 %
+    silent: float
+
+    @property
+    def at_temperature(self) -> bool:
+        """Whether the kinetic temperature lies in its interval."""
+        return self.low <= self.kinetic <= self.high
+
+
+@dataclass(frozen=True)
+class Readings:
+    """All parameters together, and each tensor. The fields are those of `TensorReading`, weighted by elements."""
+
+    kinetic: float
+    low: float
+    high: float
+    configurational: float
+    thermostat: tuple[float, float, float]
+    silent: float
+    tensors: tuple[TensorReading, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The totals as plain numbers, for a log line."""
+        return {
+            "kinetic_temperature": self.kinetic,
+            "kinetic_low": self.low,
+            "kinetic_high": self.high,
+            "configurational_temperature": self.configurational,
+            "thermostat_q01": self.thermostat[0],
+            "thermostat_q50": self.thermostat[1],
+            "thermostat_q99": self.thermostat[2],
+            "silent_share": self.silent,
+        }
+
+
+def read(shards: list[Shard]) -> Readings:
+    """Bring all readings to the host."""
+    tensors = [_read_tensor(shard, i) for shard in shards for i in range(len(shard.params))]
+    total = sum(t.elements for t in tensors)
+
+    def mean(values: list[tuple[float, int]]) -> float:
+        known = [(v, n) for v, n in values if not math.isnan(v)]
+        return sum(v * n for v, n in known) / sum(n for _, n in known) if known else math.nan
+
+    kinetic = mean([(t.kinetic, t.elements) for t in tensors])
+    temperature = mean([(t.temperature, t.elements) for t in tensors])
+    # The variances of the per-tensor means add up; each is what its own interval implies.
+    degrees = [_degrees(shard, i) * shard.params[i].numel() for shard in shards for i in range(len(shard.params))]
+    spread = sum((t.elements / total * t.temperature) ** 2 / d for t, d in zip(tensors, degrees, strict=True) if d)
+    joint = temperature**2 / spread if spread else math.inf
+    low, high = _interval(temperature, joint)
+    thermostats = [shard.flat["thermostat"].double().cpu() for shard in shards if "thermostat" in shard.flat]
+    return Readings(
+        kinetic=kinetic,
+        low=low if not math.isnan(kinetic) else math.nan,
+        high=high if not math.isnan(kinetic) else math.nan,
+        configurational=mean([(t.configurational, t.elements) for t in tensors]),
+        thermostat=_quantiles(torch.cat(thermostats)) if thermostats else (math.nan,) * 3,
+        silent=mean([(t.silent, t.elements) for t in tensors]),
+        tensors=tuple(tensors),
+    )
+
+
+def _degrees(shard: Shard, index: int) -> float:
+    group, mass = shard.groups[index], shard.mass(index)
+    if "speed_limit" not in group:
+        return 0.0
+    temperature = float(group["temperature"])
+    if temperature == 0.0:
+        return 1.0
+    typical = float(mass.double().median()) if isinstance(mass, Tensor) else float(mass)
+    return degrees_per_element(typical * group["speed_limit"] ** 2 / temperature)
+
+
+def _read_tensor(shard: Shard, index: int) -> TensorReading:
+    p, group = shard.params[index], shard.groups[index]
+    n = p.numel()
+    temperature = float(group["temperature"])
+    kinetic, configurational = (float(v) / n if n else math.nan for v in shard.readings[index].cpu())
+    low, high = _interval(temperature, _degrees(shard, index) * n) if not math.isnan(kinetic) else (math.nan, math.nan)
+    quantiles, silent = (math.nan,) * 3, math.nan
+    if "thermostat" in shard.flat and n:
+        flat = shard.flat["thermostat"]
+        xi = (flat if flat.numel() == 1 else view_like(flat, shard.offsets[index], p)).detach().double().flatten().cpu()
+        quantiles = _quantiles(xi)
+        silent = float((xi >= group["noise"]).double().mean())
+    return TensorReading(shard.names[index], n, temperature, kinetic, low, high, configurational, quantiles, silent)
+
+
+def _quantiles(x: Tensor) -> tuple[float, float, float]:
+    """Quantiles of a vector of any length (torch.quantile stops at 16 million elements)."""
+    ordered = x.sort().values
+    last = ordered.numel() - 1
+    low, middle, high = (float(ordered[round(q * last)]) for q in QUANTILES)
+    return low, middle, high
+
+
+def _interval(temperature: float, degrees: float, level: float = 0.999) -> tuple[float, float]:
+    """Where T χ²_ν/ν lies with probability `level`."""
+    if degrees == 0.0:
+        return math.nan, math.nan
+    if math.isinf(degrees):
+        return temperature, temperature
+    tail = (1.0 - level) / 2.0
+    return (
+        temperature * chi_square_quantile(tail, degrees) / degrees,
+        temperature * chi_square_quantile(1.0 - tail, degrees) / degrees,
+    )
+
+
+def chi_square_quantile(probability: float, degrees: float) -> float:
+    """The quantile of χ² with any positive number of degrees of freedom.
+
+    Wilson and Hilferty's cube is accurate to 1e-4 relative from about a thousand degrees on; below that, bisection on
+    the incomplete gamma function.
+    """
+    spread = 2.0 / (9.0 * degrees)
+    guess = degrees * max(1.0 - spread + NormalDist().inv_cdf(probability) * math.sqrt(spread), 0.0) ** 3
+    if degrees > 1000.0:
+        return guess
+    low, high = 0.0, 2.0 * guess + 20.0
+    shape = torch.tensor(degrees / 2.0, dtype=torch.float64)
+    for _ in range(100):
+        middle = (low + high) / 2.0
+        below = float(torch.special.gammainc(shape, torch.tensor(middle / 2.0, dtype=torch.float64))) < probability
+        low, high = (middle, high) if below else (low, middle)
+    return (low + high) / 2.0

@@ -1,0 +1,375 @@
+"""What all samplers share: an `Optimizer` whose step draws from a law instead of descending.
+
+A subclass says which hyper-parameters it has, which state it keeps, and how its thermostat sets noise and friction;
+this class checks input, owns the flat state, chooses the body that runs the step, saves and restores, and reads
+temperatures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from . import bodies, fused_triton
+from .kinetic import sample_momentum
+from .layout import Shard, build_shard, view_like
+from .noise import init_generator, stream_key
+from .readings import Readings, read
+
+BODIES = ("single", "foreach", "fused")
+
+
+class Sampler(Optimizer):
+    """Base of the samplers; see `ATMC` for the arguments they share.
+
+    One step is one gradient. `params`, groups and learning-rate schedulers work as in `torch.optim`; the learning rate
+    is the step size h of the dynamics, and the gradient must be that of the whole potential U (`atmc.Potential` makes
+    it so), not of a mean loss.
+    """
+
+    slots: tuple[str, ...] = ("momentum",)
+    shared_thermostat: bool = False
+    #: Smallest allowed value, whether it itself is allowed, and whether infinity is.
+    bounds: ClassVar[dict[str, tuple[float, bool, bool]]] = {
+        "lr": (0.0, True, False),
+        "temperature": (0.0, True, False),
+        "mass": (0.0, False, False),
+        "noise": (0.0, True, False),
+        "speed_limit": (0.0, False, True),
+        "inertia": (0.0, False, True),
+    }
+
+    def __init__(
+        self,
+        params: Any,
+        defaults: dict[str, Any],
+        *,
+        seed: int = 0,
+        scheme: str = "fused",
+        friction: str = "corrected",
+        body: str | None = None,
+        measure_every: int = 10,
+        nonfinite: str | None = None,
+    ) -> None:
+        choose("scheme", scheme, ("fused", "strang"))
+        choose("friction", friction, ("corrected", "frozen"))
+        choose("body", body, (None, *BODIES))
+        choose("nonfinite", nonfinite, (None, "raise", "skip", "ignore"))
+        if not isinstance(seed, int):
+            raise ValueError(f"seed must be an integer, not {seed!r}")
+        if measure_every < 1:
+            raise ValueError(f"measure_every must be at least 1, not {measure_every}")
+        self.seed = seed
+        self.scheme = scheme
+        self.friction = friction
+        self.body = body
+        self.measure_every = measure_every
+        self.nonfinite = nonfinite
+        self._key = stream_key(seed)
+        self._init_rng = init_generator(seed)
+        self._calls = 0
+        self._shards: list[Shard] = []
+        self._last_lr: list[Tensor] = []
+        super().__init__(params, defaults)
+
+    # -- parameters and their state ------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, as in any optimizer; what is already there keeps its state."""
+        super().add_param_group(param_group)
+        try:
+            self._check_group(len(self.param_groups) - 1)
+        except (ValueError, RuntimeError):
+            self.param_groups.pop()
+            raise
+        self._build()
+
+    def _check_group(self, number: int) -> None:
+        group = self.param_groups[number]
+        if not group["params"]:
+            raise ValueError(f"parameter group {number} is empty: give it at least one parameter")
+        for i, p in enumerate(group["params"]):
+            if not p.is_floating_point():
+                raise ValueError(
+                    f"parameter {_name(group, number, i)} is {p.dtype}: only real floating-point parameters can be "
+                    "sampled (split a complex one with torch.view_as_real)"
+                )
+        self._check_hyperparameters(number)
+        mass = group.get("mass")
+        if isinstance(mass, (list, tuple)):
+            if len(mass) != len(group["params"]):
+                raise ValueError(f"group {number}: {len(mass)} masses for {len(group['params'])} parameters")
+            for i, (m, p) in enumerate(zip(mass, group["params"], strict=True)):
+                if isinstance(m, Tensor) and m.shape != p.shape:
+                    raise ValueError(
+                        f"mass of parameter {_name(group, number, i)} has shape {list(m.shape)}, not {list(p.shape)}"
+                    )
+
+    def _check_hyperparameters(self, number: int) -> None:
+        group = self.param_groups[number]
+        for key, (low, closed, infinite) in self.bounds.items():
+            if key not in group:
+                continue
+            values = group[key] if isinstance(group[key], (list, tuple)) else [group[key]]
+            for value in values:
+                if isinstance(value, Tensor):
+                    continue  # may live on a device: looking at it would synchronise
+                if not isinstance(value, (int, float)) or isinstance(value, bool) or math.isnan(value):
+                    raise ValueError(f"{key} of group {number} must be a number, not {value!r}")
+                if value < low or (value == low and not closed) or (math.isinf(value) and not infinite):
+                    range_ = f"{'' if infinite else 'finite and '}{'>=' if closed else '>'} {low:g}"
+                    raise ValueError(f"{key} of group {number} is {value}: it must be {range_}")
+
+    def _build(self) -> None:
+        """Lay out the state of parameters that have none yet, keeping that of the others."""
+        kept = {p: dict(self.state[p]) for shard in self._shards for p in shard.params}
+        members: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, str, dict[str, Any]]]] = {}
+        for number, group in enumerate(self.param_groups):
+            for i, p in enumerate(group["params"]):
+                members.setdefault((p.device, p.dtype), []).append((p, _name(group, number, i), group))
+        step = self._shards[0].step if self._shards else None
+        self._shards = []
+        for entries in members.values():
+            params, names, groups = (list(column) for column in zip(*entries, strict=True))
+            shard = build_shard(len(self._shards), params, names, groups, self.slots, self.shared_thermostat)
+            if step is not None:
+                shard.step.copy_(step)
+            self._shards.append(shard)
+            self._link(shard)
+            for index, p in enumerate(params):
+                if p in kept:
+                    for slot in self.slots:
+                        self.state[p][slot].copy_(kept[p][slot])
+                else:
+                    self._initialise(shard, index)
+        while len(self._last_lr) < len(self.param_groups):
+            device = self.param_groups[len(self._last_lr)]["params"][0].device
+            self._last_lr.append(torch.zeros((), dtype=torch.float64, device=device))
+
+    def _link(self, shard: Shard) -> None:
+        for index, p in enumerate(shard.params):
+            for slot in self.slots:
+                flat = shard.flat[slot]
+                shared = slot == "thermostat" and self.shared_thermostat
+                self.state[p][slot] = flat.view(()) if shared else view_like(flat, shard.offsets[index], p)
+
+    def _initialise(self, shard: Shard, index: int) -> None:
+        """Give one new parameter its first momentum and thermostat."""
+        p, group = shard.params[index], shard.groups[index]
+        if "momentum" in self.slots and group.get("momentum_init") == "law":
+            temperature = float(group["temperature"])
+            drawn = sample_momentum(p, shard.mass(index), group["speed_limit"], temperature, self._init_rng)
+            self.state[p]["momentum"].copy_(drawn)
+        if "square_avg" in self.slots:
+            self.state[p]["square_avg"].fill_(1.0)  # starts at M = 1, not at the 1/ε that zero would give
+        if "thermostat" in self.slots:
+            self.state[p]["thermostat"].fill_(group["thermostat_init"])
+
+    # -- the step ------------------------------------------------------------------------------------------------
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Advance the chain by one step with the gradients in `p.grad`; parameters without one stay where they are.
+
+        Nothing is changed if the input is bad. Never synchronises with the host on CUDA, except with
+        `nonfinite="raise"`, and can be captured in a CUDA graph.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for number in range(len(self.param_groups)):
+            self._check_hyperparameters(number)
+        gradients = [self._gradients(shard) for shard in self._shards]
+        for shard, grads in zip(self._shards, gradients, strict=True):
+            if self._policy(shard) == "raise":
+                _raise_if_nonfinite(shard, grads)
+        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        measure = capturing or self._calls % self.measure_every == 0
+        for shard, grads in zip(self._shards, gradients, strict=True):
+            self._choose_body(shard)(self, shard, grads, measure)
+        self._after_step()
+        self._calls += 1
+        return loss
+
+    def _gradients(self, shard: Shard) -> list[Tensor | None]:
+        grads: list[Tensor | None] = []
+        for p, name in zip(shard.params, shard.names, strict=True):
+            if p.grad is not None and p.grad.layout is not torch.strided:
+                raise RuntimeError(f"the gradient of parameter {name} is sparse: samplers need dense gradients")
+            grads.append(p.grad)
+        return grads
+
+    def _policy(self, shard: Shard) -> str:
+        if self.nonfinite is not None:
+            return self.nonfinite
+        return "raise" if shard.device.type == "cpu" else "skip"
+
+    def _choose_body(self, shard: Shard) -> bodies.Body:
+        name = self.body or "fused"
+        if name == "single":
+            return bodies.single
+        if name == "fused" and shard.dense and shard.device.type == "cpu" and not self.shared_thermostat:
+            return bodies.fused_cpu
+        if name == "fused" and shard.dense and fused_triton.usable(shard):
+            return fused_triton.fused
+        return bodies.foreach
+
+    def _after_step(self) -> None:
+        """Called once all shards have moved; for state that spans them."""
+        if self.shared_thermostat:
+            self._heat_shared()
+        if self.scheme == "strang":
+            for last, group in zip(self._last_lr, self.param_groups, strict=True):
+                if isinstance(group["lr"], Tensor):
+                    last.copy_(group["lr"])
+                else:
+                    last.fill_(group["lr"])
+
+    def _heat_shared(self) -> None:
+        """Move the one thermostat of all parameters by the mean of their heat."""
+        home = self._shards[0].device
+        elements = sum(p.numel() for shard in self._shards for p in shard.params)
+        heats = [torch.stack(h).sum().to(home) for shard in self._shards if (h := shard.scratch.pop("heat", []))]
+        if heats:
+            mean = torch.stack(heats).sum() / elements
+            for shard in self._shards:
+                shard.flat["thermostat"].add_(mean.to(shard.device))
+
+    def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: bodies.Hyper) -> bodies.Move:
+        """One step of the law on whatever the body hands over: a tensor, a list of tensors, or a flat piece."""
+        raise NotImplementedError
+
+    def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> bodies.Hyper:
+        """The hyper-parameters of one parameter of a shard, ready for the formulas."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise if a step was skipped for a non-finite gradient since the last call (CUDA, `nonfinite="skip"`).
+
+        On CUDA a step with a NaN or infinite gradient is skipped on the device, the state staying as it was, and noted
+        there. This call is where the host learns of it: it synchronises, so call it once in a while, at a log line.
+        """
+        for shard in self._shards:
+            fused_triton.raise_if_skipped(shard)
+
+    # -- readings ------------------------------------------------------------------------------------------------
+
+    def kinetic_temperature(self) -> Tensor:
+        """Mean of p K'(p) over all elements at the last measured synchronised time; T in equilibrium.
+
+        A 0-dim tensor on the device, without synchronisation. Measured at the first and then every `measure_every`-th
+        step (at every step inside a CUDA graph); NaN before the first step.
+        """
+        sums, counts = [], []
+        home = self._shards[0].device
+        for shard in self._shards:
+            sizes = torch.tensor([float(p.numel()) for p in shard.params], dtype=torch.float64, device="cpu")
+            fused_triton.collect(shard)
+            seen = shard.readings[:, 0].to(home)
+            known = ~seen.isnan()
+            sums.append(torch.where(known, seen, 0.0).sum())
+            counts.append((sizes.to(home, non_blocking=True) * known).sum())
+        return (torch.stack(sums).sum() / torch.stack(counts).sum()).to(torch.float32)
+
+    def readings(self) -> Readings:
+        """All readings: kinetic temperature per tensor with its χ² interval, configurational temperature, thermostat.
+
+        Synchronises with the host: for log lines, not for the hot path.
+        """
+        for shard in self._shards:
+            fused_triton.collect(shard)
+        return read(self._shards)
+
+    # -- saving and restoring ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything exact continuation needs: groups, momenta, thermostats, the position in the noise stream.
+
+        Only dicts, lists, strings, numbers and tensors. The tensors are copies: saving them later saves this moment.
+        """
+        packed: dict[str, Any] = super().state_dict()
+        packed["state"] = {i: {k: v.clone() for k, v in s.items()} for i, s in packed["state"].items()}
+        packed["sampler"] = {
+            "class": type(self).__name__,
+            "seed": self.seed,
+            "scheme": self.scheme,
+            "calls": self._calls,
+            "step": self._shards[0].step.clone(),
+            "last_lr": [last.clone() for last in self._last_lr],
+        }
+        return packed
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken, on this or another device; on bad input nothing changes.
+
+        State buffers and tensor-valued learning rates keep their addresses, so a captured CUDA graph stays valid.
+        """
+        extra = state_dict.get("sampler")
+        if not isinstance(extra, dict) or extra.get("class") != type(self).__name__:
+            found = extra.get("class") if isinstance(extra, dict) else "something else"
+            raise ValueError(f"this state is of {found}, not of {type(self).__name__}")
+        params = [p for group in self.param_groups for p in group["params"]]
+        states = {int(k): v for k, v in state_dict["state"].items()}
+        for i, p in enumerate(params):
+            for slot in self.slots:
+                if i not in states or slot not in states[i]:
+                    raise ValueError(f"the state has no {slot} for parameter {i}")
+                if states[i][slot].shape != self.state[p][slot].shape:
+                    raise ValueError(
+                        f"{slot} of parameter {i} has shape {list(states[i][slot].shape)}, "
+                        f"the parameter {list(self.state[p][slot].shape)}"
+                    )
+        held = [
+            {k: group[k] for k in ("lr", "temperature") if isinstance(group[k], Tensor)} for group in self.param_groups
+        ]
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        for group, tensors in zip(self.param_groups, held, strict=True):
+            for key, tensor in tensors.items():
+                tensor.copy_(torch.as_tensor(group[key]))
+                group[key] = tensor
+        owner = {p: group for group in self.param_groups for p in group["params"]}
+        for shard in self._shards:
+            shard.groups = [owner[p] for p in shard.params]
+            shard.step.copy_(torch.as_tensor(extra["step"]))
+            shard.scratch.clear()
+            self._link(shard)
+        for i, p in enumerate(params):
+            for slot in self.slots:
+                self.state[p][slot].copy_(states[i][slot])
+        for last, value in zip(self._last_lr, extra["last_lr"], strict=True):
+            last.copy_(torch.as_tensor(value))
+        self.seed = int(extra["seed"])
+        self._key = stream_key(self.seed)
+        self._calls = int(extra["calls"])
+
+
+def choose(key: str, value: Any, allowed: Iterable[Any]) -> None:
+    if value not in tuple(allowed):
+        raise ValueError(f"{key} must be one of {', '.join(repr(a) for a in allowed)}, not {value!r}")
+
+
+def _name(group: dict[str, Any], number: int, index: int) -> str:
+    names = group.get("param_names")
+    return str(names[index]) if names else f"{index} of group {number} (shape {list(group['params'][index].shape)})"
+
+
+def _raise_if_nonfinite(shard: Shard, grads: list[Tensor | None]) -> None:
+    present = [(g, name) for g, name in zip(grads, shard.names, strict=True) if g is not None and g.numel()]
+    if not present:
+        return
+    largest = torch.stack([n.to(torch.float32) for n in torch._foreach_norm([g for g, _ in present], math.inf)])
+    finite = largest.isfinite()
+    if not bool(finite.all()):
+        name = present[int((~finite).nonzero()[0, 0])][1]
+        raise RuntimeError(f"the gradient of parameter {name} is not finite; the step was not taken")

@@ -1,0 +1,63 @@
+"""SGLD: Langevin dynamics on stochastic gradients (Welling & Teh 2011), optionally pre-conditioned (Li et al. 2016)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .bodies import Hyper, Move
+from .layout import Shard
+from .sampler import Sampler, choose
+from .tensorlist import sqrt
+
+
+class SGLD(Sampler):
+    """Stochastic-gradient Langevin dynamics.
+
+        dθ = −M G dt + √(2 T M) dW,    stepped by Euler: θ ← θ − h M G + √(2 T h M) η
+
+    With M = 1 it leaves exp(−U(θ)/T) invariant as h → 0; at finite h the bias is of order h, and gradient noise of
+    variance V heats it by the factor 1 + h V/(2T).
+
+    Args:
+        preconditioner: None for M = 1, or "rmsprop" for M = 1/(ε + √v) with v a running mean of G². The adaptive M
+            follows the gradient, and the term for its change is left out as in the original, so its law is approximate.
+        decay: of the running mean. epsilon: keeps M finite.
+
+    `lr`, `temperature`, `seed` and the options are those of `ATMC`.
+    """
+
+    slots: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-5,
+        temperature: Any = 1.0,
+        *,
+        preconditioner: str | None = None,
+        decay: float = 0.99,
+        epsilon: float = 1e-5,
+        **options: Any,
+    ) -> None:
+        choose("preconditioner", preconditioner, (None, "rmsprop"))
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"decay must be in [0, 1), not {decay}")
+        if not epsilon > 0.0:
+            raise ValueError(f"epsilon must be positive, not {epsilon}")
+        self.preconditioner, self.decay, self.epsilon = preconditioner, decay, epsilon
+        if preconditioner:
+            self.slots = ("square_avg",)
+        if options.get("scheme", "fused") != "fused":
+            raise ValueError("SGLD has no momentum to split: its only scheme is 'fused'")
+        super().__init__(params, {"lr": lr, "temperature": temperature}, **options)
+
+    def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> Hyper:
+        group = shard.groups[index]
+        return Hyper(lr=group["lr"], temperature=group["temperature"], measure=measure)
+
+    def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: Hyper) -> Move:
+        if not self.preconditioner:
+            return Move({}, eta[0] * sqrt(hyper.lr * 2.0 * hyper.temperature) - grad * hyper.lr)
+        square = state["square_avg"] * self.decay + grad * grad * (1.0 - self.decay)
+        reach = (1.0 / (sqrt(square) + self.epsilon)) * hyper.lr
+        return Move({"square_avg": square}, eta[0] * sqrt(reach * 2.0 * hyper.temperature) - grad * reach)
