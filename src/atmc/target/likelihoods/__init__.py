@@ -1,0 +1,33 @@
+"""Likelihoods: how a network's output explains a label or a number."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from atmc.errors import InputError
+
+from .base import Likelihood
+from .curated import DirClip, NoisyDirichlet
+from .plain import Categorical, Gaussian
+
+__all__ = ["Categorical", "DirClip", "Gaussian", "Likelihood", "NoisyDirichlet", "build"]
+
+_BY_NAME: dict[str, type[Likelihood]] = {
+    "categorical": Categorical,
+    "gaussian": Gaussian,
+    "noisy-dirichlet": NoisyDirichlet,
+    "dirclip": DirClip,
+}
+
+
+def build(name: str, **options: Any) -> Likelihood:
+    """The likelihood a recipe names: categorical, gaussian, noisy-dirichlet or dirclip, with its numbers."""
+    if name not in _BY_NAME:
+        near = difflib.get_close_matches(name, _BY_NAME, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise InputError(f"unknown likelihood {name!r}{hint}: choose from {', '.join(_BY_NAME)}")
+    try:
+        return _BY_NAME[name](**options)
+    except TypeError as error:
+        raise InputError(f"likelihood {name!r}: {error}") from None

@@ -1,0 +1,176 @@
+"""The potential U(θ) = N · mean nll − log prior: what is sampled, as a callable whose gradient a sampler follows.
+
+    potential = atmc.Potential(model, num_data=50_000, prior=atmc.priors.resnetpp())
+    sampler.zero_grad(); potential(x, y).backward(); sampler.step()
+
+On a mini-batch the mean nll stands for the data set's, so U and its gradient are unbiased estimates of the full ones
+(averaged over the equal batches of a partition they are exactly the full-batch values). The prior enters whole.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import torch
+from torch import Tensor, nn
+
+from atmc.errors import InputError
+
+from .likelihoods import Categorical, Likelihood
+from .priors import Prior, PriorRule, PriorSet, on
+from .priors.rules import owners
+
+
+class Potential:
+    """U(θ) of a model, a data set's size, a prior and a likelihood.
+
+    model: called on x; its outputs go to the likelihood, in float32 even where the activations are bf16.
+    num_data: N, the examples of the whole training set (not of a batch).
+    prior: a rule (`priors.resnetpp()`), a ready `PriorSet`, or one `Prior` for every parameter.
+    temper: power on the likelihood, U = temper · N · mean nll − log prior. 1 is Bayes. (A sampler's temperature T cools
+        the prior too; temper = 1/T cools the likelihood alone.)
+    improper_ok: let improper priors (`priors.Flat`) through.
+    validate: check labels' range and NaN inputs, which reads values back from the device: True always, False never,
+        None (default) at every call on a CPU and at the first call on a CUDA device. Never while a CUDA graph is being
+        captured. Shapes and dtypes are checked always: that costs nothing.
+
+    After a call `.nll` (mean over the batch) and `.log_prior` are 0-dim tensors, detached, on the model's device.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_data: int,
+        prior: PriorRule | PriorSet | Prior,
+        likelihood: Likelihood | None = None,
+        *,
+        temper: float = 1.0,
+        improper_ok: bool | None = None,
+        validate: bool | None = None,
+    ) -> None:
+        if not (math.isfinite(temper) and temper > 0):
+            raise InputError(f"temper must be a positive, finite number, not {temper!r}")
+        self.model = model
+        self.num_data = _count(num_data)
+        self.likelihood = Categorical() if likelihood is None else likelihood
+        self.temper = float(temper)
+        self.prior_set = _assigned(prior, model, improper_ok)
+        self.validate = validate
+        self.nll: Tensor | None = None
+        self.log_prior: Tensor | None = None
+        # Owner and own name rather than the parameter itself: a load with assign=True puts new parameters in place.
+        self._places = {name: (owner, own_name) for name, owner, own_name in owners(model)}
+        unknown = [name for name in self.prior_set.names if name not in self._places]
+        missing = [name for name in self._places if name not in self.prior_set.priors]
+        if unknown or missing:
+            raise InputError(
+                "the prior set was made for another model: "
+                + (f"it has no prior for {', '.join(missing[:8])}" if missing else f"no {', '.join(unknown[:8])} here")
+            )
+        self._checked = False
+
+    @property
+    def data_weight(self) -> float:
+        """What multiplies the mean nll in U: temper · N."""
+        return self.temper * self.num_data
+
+    def parameters(self) -> list[Tensor]:
+        """The sampled parameters, in the order of `prior_set.names`."""
+        places = (self._places[name] for name in self.prior_set.names)
+        return [getattr(owner, own_name) for owner, own_name in places]
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """U(θ) estimated on the batch: a 0-dim tensor; its backward fills the gradients the sampler wants."""
+        mean = self.nll_mean(x, y)
+        log_prior = self.prior_set.log_prob(self.parameters())
+        self.log_prior = log_prior.detach()
+        return self.data_weight * mean - log_prior.to(mean.dtype)
+
+    def nll_mean(self, x: Tensor, y: Tensor) -> Tensor:
+        """The likelihood's part alone, mean nll over the batch, with autograd; sets `.nll`.
+
+        For loops that backpropagate `data_weight` · this and then call `add_prior_grad_` (one fused pass).
+        """
+        self._check_batch(x, y)
+        read = self._should_read(x)
+        if read:
+            _check_finite(x)
+        outputs = self.model(x)
+        if not isinstance(outputs, Tensor):
+            raise InputError(f"the model must return one tensor, not {type(outputs).__name__}")
+        self.likelihood.check_shapes(outputs, y)
+        if read:
+            self.likelihood.check_values(outputs, y)
+            self._checked = True
+        mean = self.likelihood.nll(outputs, y).mean()
+        self.nll = mean.detach()
+        return mean
+
+    def add_prior_grad_(self, alpha: float = 1.0) -> Tensor:
+        """Add the prior's gradient to every parameter's `.grad`, in place; sets `.log_prior` and returns it."""
+        parameters = self.parameters()
+        grads: list[Tensor] = []
+        for name, parameter in zip(self.prior_set.names, parameters, strict=True):
+            if parameter.grad is None:
+                raise InputError(f"{name} has no gradient yet: call backward on the likelihood's part first")
+            grads.append(parameter.grad)
+        self.log_prior = self.prior_set.add_grad_and_log_prob_(parameters, grads, alpha)
+        return self.log_prior
+
+    # -- checks -------------------------------------------------------------------------------------------------------
+
+    def _check_batch(self, x: Tensor, y: Tensor) -> None:
+        """From shapes alone, so it may run inside a captured step."""
+        if x.ndim == 0 or x.shape[0] == 0:
+            raise InputError(f"inputs must be a non-empty batch, not a tensor of shape {list(x.shape)}")
+        if y.ndim == 0 or y.shape[0] != x.shape[0]:
+            raise InputError(f"{x.shape[0]} inputs but targets of shape {list(y.shape)}: one target per input")
+        if x.shape[0] > self.num_data:
+            raise InputError(
+                f"num_data={self.num_data} is smaller than a batch of {x.shape[0]}: "
+                "it must be the size of the whole training set"
+            )
+
+    def _should_read(self, x: Tensor) -> bool:
+        """Whether values may and should be read back now."""
+        if self.validate is False or torch.compiler.is_compiling():
+            return False
+        if not x.is_cuda:
+            return True
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        return self.validate is True or not self._checked
+
+
+def _count(num_data: int) -> int:
+    """num_data as a plain positive int (numpy's integers are welcome, floats and booleans are a mistake)."""
+    try:
+        count = 0 if isinstance(num_data, bool) else operator.index(num_data)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise InputError(f"num_data must be the number of training examples, a positive integer, not {num_data!r}")
+    return count
+
+
+def _check_finite(x: Tensor) -> None:
+    """One clear error for NaN or infinite inputs; reads a flag back from the device."""
+    if not x.is_floating_point():
+        return
+    fine = torch.isfinite(x).flatten(1).all(1) if x.ndim > 1 else torch.isfinite(x)
+    if not bool(fine.all()):
+        raise InputError(f"the inputs hold NaN or infinite values, first in example {int(fine.int().argmin())}")
+
+
+def _assigned(prior: PriorRule | PriorSet | Prior, model: nn.Module, improper_ok: bool | None) -> PriorSet:
+    if isinstance(prior, PriorSet):
+        improper = [name for name in prior.names if not prior[name].proper]
+        if improper and improper_ok is False:
+            raise InputError(f"improper prior on {', '.join(improper[:8])}: choose a proper one")
+        return prior
+    if isinstance(prior, Prior):
+        prior = PriorRule([on(prior)], name=type(prior).__name__)
+    if not isinstance(prior, PriorRule):
+        raise InputError(f"prior must be a rule, a PriorSet or a Prior, not {type(prior).__name__}")
+    return prior.assign(model, improper_ok=improper_ok)

@@ -1,0 +1,209 @@
+"""Tables and launches for the fused kernel: one launch for all priors of a model, fit for a captured CUDA graph.
+
+A table lists the programs of the kernel with raw addresses. It is built on the host, staged in pinned memory, copied
+without waiting, and kept while addresses and layouts stay the same, so a steady loop uploads nothing. Fresh gradients
+(for autograd) go to one flat buffer addressed by offset: their table depends on the parameters alone.
+
+During graph capture a table that is not yet known is uploaded by a copy that becomes part of the graph, from staging
+memory that was pinned beforehand and is then kept for good; such a table belongs to that graph only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .base import KernelSpec, Prior, has_dense_rows, is_dense, rows_and_width
+
+#: Fresh gradients start at multiples of this many numbers, so that later kernels may vectorise.
+_ALIGN = 64
+#: Tables kept for eager use: the parameters' own, and those of a few sets of gradient buffers.
+_KEEP = 4
+
+
+@lru_cache(maxsize=1)
+def _kernel() -> ModuleType | None:
+    """The kernel's module, or None without Triton."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from . import kernel
+
+    return kernel
+
+
+def _interpreted() -> bool:
+    """Triton's interpreter runs the kernel on CPU tensors: that is how it is tested without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@dataclass
+class _Table:
+    """An uploaded table: its programs, and which parameters it leaves to the plain path."""
+
+    words: Tensor
+    staging: Tensor
+    rest: list[int]
+    offsets: list[int]
+    total: int
+
+    @property
+    def programs(self) -> int:
+        return self.words.shape[0]
+
+
+class FusedPriors:
+    """Runs the kernel over a fixed list of (prior, shape)."""
+
+    def __init__(self, entries: Sequence[tuple[Prior, tuple[int, ...]]]) -> None:
+        self._specs: list[KernelSpec | None] = [prior.kernel(shape) for prior, shape in entries]
+        self._tables: dict[tuple[object, ...], _Table] = {}
+        self._captured: list[_Table] = []
+        self._spare: Tensor | None = None
+
+    def takes(self, xs: Sequence[Tensor]) -> bool:
+        """Whether the fused path can run on these parameters at all."""
+        if not (xs[0].is_cuda or _interpreted()) or _kernel() is None:
+            return False
+        device = xs[0].device
+        return all(x.dtype == torch.float32 and x.device == device for x in xs)
+
+    def energy(self, xs: Sequence[Tensor]) -> tuple[Tensor | None, list[int]]:
+        """Σ −log p without constants (float64, 0-dim; None if nothing was fused) and the parameters left over."""
+        table = self._table(xs, None)
+        return self._launch(table, xs[0], energy=True, grad=0), table.rest
+
+    def add_(
+        self, xs: Sequence[Tensor], outs: Sequence[Tensor], alpha: float, want_energy: bool
+    ) -> tuple[Tensor | None, list[int]]:
+        """Add alpha · ∇(−log p) into `outs`; the energy too if wanted; and the parameters left over."""
+        table = self._table(xs, outs)
+        return self._launch(table, xs[0], energy=want_energy, grad=1, alpha=alpha), table.rest
+
+    def fresh(self, xs: Sequence[Tensor], scale: Tensor) -> tuple[list[Tensor], list[int]]:
+        """scale · ∇(−log p) as views of one new buffer, laid out like the parameters; zeros for those left over."""
+        table = self._table(xs, None)
+        flat = torch.empty(table.total, dtype=torch.float32, device=xs[0].device)
+        self._launch(table, xs[0], energy=False, grad=2, flat=flat, factor=scale.float())
+        left = set(table.rest)
+        outs = [
+            torch.zeros_like(x) if i in left else flat.as_strided(x.shape, x.stride(), table.offsets[i])
+            for i, x in enumerate(xs)
+        ]
+        return outs, table.rest
+
+    def _launch(
+        self,
+        table: _Table,
+        like: Tensor,
+        *,
+        energy: bool,
+        grad: int,
+        alpha: float = 1.0,
+        flat: Tensor | None = None,
+        factor: Tensor | None = None,
+    ) -> Tensor | None:
+        kernel = _kernel()
+        assert kernel is not None
+        if table.programs == 0:
+            return None
+        numbers = table.words.view(torch.float32)
+        energies = torch.empty(table.programs, dtype=torch.float32, device=like.device) if energy else numbers
+        with torch.cuda.device(like.device) if like.is_cuda else nullcontext():
+            kernel.run(
+                table.programs,
+                table.words,
+                numbers,
+                energies,
+                numbers if flat is None else flat,
+                numbers if factor is None else factor,
+                alpha=float(alpha),
+                energy=energy,
+                grad=grad,
+                scaled=factor is not None,
+            )
+        return energies.sum(dtype=torch.float64) if energy else None
+
+    def _table(self, xs: Sequence[Tensor], outs: Sequence[Tensor] | None) -> _Table:
+        """The table for these addresses and layouts, from the cache or newly built."""
+        tensors = xs if outs is None else (*xs, *outs)
+        key: tuple[object, ...] = tuple((t.data_ptr(), t.stride()) for t in tensors)
+        table = self._tables.get(key)
+        if table is not None:
+            return table
+        words, rest, offsets, total = self._plan(xs, outs)
+        capturing = xs[0].is_cuda and torch.cuda.is_current_stream_capturing()
+        table = self._upload(words, xs[0], rest, offsets, total, capturing)
+        if capturing:
+            self._captured.append(table)  # its contents exist only while that graph runs
+            return table
+        while len(self._tables) >= _KEEP:
+            self._tables.pop(next(iter(self._tables)))
+        self._tables[key] = table
+        return table
+
+    def _upload(
+        self, words: Tensor, like: Tensor, rest: list[int], offsets: list[int], total: int, capturing: bool
+    ) -> _Table:
+        if not like.is_cuda:
+            return _Table(words, words, rest, offsets, total)
+        spare, self._spare = self._spare, None
+        if not capturing:
+            staging = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
+            # Kept aside for a later capture, in which memory should not be pinned anew.
+            self._spare = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
+        elif spare is not None and spare.shape == words.shape:
+            staging = spare
+        else:
+            staging = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
+        staging.copy_(words)
+        device_words = torch.empty(words.shape, dtype=words.dtype, device=like.device)
+        device_words.copy_(staging, non_blocking=True)
+        return _Table(device_words, staging, rest, offsets, total)
+
+    def _plan(self, xs: Sequence[Tensor], outs: Sequence[Tensor] | None) -> tuple[Tensor, list[int], list[int], int]:
+        """The table on the host, the parameters it leaves over, and where fresh gradients lie in the flat buffer."""
+        kernel = _kernel()
+        assert kernel is not None
+        blocks: list[np.ndarray] = []
+        rest: list[int] = []
+        offsets: list[int] = []
+        total = 0
+        for i, (spec, x) in enumerate(zip(self._specs, xs, strict=True)):
+            offsets.append(total)
+            out = None if outs is None else outs[i]
+            if spec is None or not _fits(spec, x, out):
+                rest.append(i)
+                continue
+            count, width = rows_and_width(x.shape) if spec.rows else (-(-x.numel() // kernel.BLOCK), kernel.BLOCK)
+            first = np.arange(count, dtype=np.int64) * width
+            block = np.zeros((count, kernel.WORDS), dtype=np.int64)
+            block[:, 0] = x.data_ptr() + 4 * first
+            block[:, 1] = total + first if out is None else out.data_ptr() + 4 * first
+            block[:, 2] = np.minimum(width, x.numel() - first)
+            block[:, 3] = spec.kind
+            block[:, 4:6] = np.array(spec.hyper, dtype=np.float32).view(np.int64)
+            blocks.append(block)
+            total += -(-x.numel() // _ALIGN) * _ALIGN
+        table = np.concatenate(blocks) if blocks else np.zeros((0, kernel.WORDS), dtype=np.int64)
+        return torch.from_numpy(table), rest, offsets, total
+
+
+def _fits(spec: KernelSpec, x: Tensor, out: Tensor | None) -> bool:
+    """Whether the kernel can walk x (and its gradient) in memory order."""
+    dense = has_dense_rows(x) if spec.rows else is_dense(x.shape, x.stride())
+    if not dense or x.numel() == 0:
+        return False
+    if out is None:  # the fresh gradient copies x's layout
+        return True
+    if out.dtype != torch.float32 or out.device != x.device:
+        return False
+    return all(a == b for size, a, b in zip(x.shape, x.stride(), out.stride(), strict=True) if size > 1)

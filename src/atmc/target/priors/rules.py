@@ -1,0 +1,179 @@
+"""Which parameter gets which prior: rules on modules and names, the first clause that fits wins.
+
+rule = atmc.priors.resnetpp()                                             # the paper's
+rule = atmc.priors.resnetpp().override(Horseshoe(0.1), name="scale")      # ... with sparse scales
+rule = PriorRule([on(Normal(0.1), module=nn.Linear, name="weight"), on(Normal(1.0))])
+print(rule.assign(model).describe())
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+
+from atmc.errors import InputError
+
+from .base import Prior
+from .element import Horseshoe, Laplace, Normal, StudentT
+from .prior_set import PriorSet
+from .rows import Direction, GroupLaplace
+
+#: A prior, or a function of (name, parameter) that makes one, for scales that depend on the shape.
+PriorOrMaker = Prior | Callable[[str, Tensor], Prior]
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One line of a rule: a prior and what it applies to (everything, where neither name nor module is given)."""
+
+    prior: PriorOrMaker
+    name: str | None = None
+    module: type[nn.Module] | tuple[type[nn.Module], ...] | str | None = None
+    min_ndim: int = 0
+
+    def fits(self, full_name: str, owner: nn.Module, parameter: Tensor) -> bool:
+        if parameter.ndim < self.min_ndim:
+            return False
+        if self.name is not None:
+            # A pattern with a dot speaks of the whole dotted name, one without of the parameter's own name.
+            subject = full_name if "." in self.name else full_name.rpartition(".")[2]
+            if not fnmatchcase(subject, self.name):
+                return False
+        if self.module is None:
+            return True
+        if isinstance(self.module, str):
+            return any(fnmatchcase(kind.__name__, self.module) for kind in type(owner).__mro__)
+        return isinstance(owner, self.module)
+
+    def make(self, full_name: str, parameter: Tensor) -> Prior:
+        return self.prior if isinstance(self.prior, Prior) else self.prior(full_name, parameter)
+
+
+def on(
+    prior: PriorOrMaker,
+    *,
+    name: str | None = None,
+    module: type[nn.Module] | tuple[type[nn.Module], ...] | str | None = None,
+    min_ndim: int = 0,
+) -> Clause:
+    """A clause: `prior` for parameters whose name fits the pattern, of modules of the type (or class-name pattern)."""
+    return Clause(prior, name, module, min_ndim)
+
+
+def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """(full name, owning module, own name) of every trainable parameter, shared ones once, in the model's order."""
+    seen: set[int] = set()
+    for prefix, module in model.named_modules():
+        for own_name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen and parameter.requires_grad:
+                seen.add(id(parameter))
+                yield (f"{prefix}.{own_name}" if prefix else own_name), module, own_name
+
+
+class PriorRule:
+    """An ordered list of clauses that `assign` turns into one prior per trainable parameter of a model.
+
+    Frozen parameters (requires_grad=False) are not sampled and get none.
+    """
+
+    def __init__(self, clauses: Iterable[Clause], *, name: str = "rule", improper_ok: bool = False) -> None:
+        self.clauses = tuple(clauses)
+        self.name = name
+        self.improper_ok = improper_ok
+
+    def override(
+        self,
+        prior: PriorOrMaker,
+        *,
+        name: str | None = None,
+        module: type[nn.Module] | tuple[type[nn.Module], ...] | str | None = None,
+    ) -> PriorRule:
+        """This rule with one more clause in front, so that it wins over the present ones."""
+        return PriorRule(
+            (on(prior, name=name, module=module), *self.clauses), name=self.name, improper_ok=self.improper_ok
+        )
+
+    def assign(self, model: nn.Module, *, improper_ok: bool | None = None) -> PriorSet:
+        """One prior for every trainable parameter; an error names those without one, and improper ones."""
+        allowed = self.improper_ok if improper_ok is None else improper_ok
+        entries: dict[str, tuple[Prior, tuple[int, ...]]] = {}
+        missing: list[str] = []
+        for full_name, owner, own_name in owners(model):
+            parameter = getattr(owner, own_name)
+            clause = next((c for c in self.clauses if c.fits(full_name, owner, parameter)), None)
+            if clause is None:
+                missing.append(full_name)
+            else:
+                entries[full_name] = (clause.make(full_name, parameter), tuple(parameter.shape))
+        if missing:
+            raise InputError(
+                f"no prior for {_listed(missing)}: add a clause to the rule {self.name!r}, "
+                "for example .override(Normal(1.0), name=...)"
+            )
+        improper = [name for name, (prior, _) in entries.items() if not prior.proper]
+        if improper and not allowed:
+            raise InputError(f"improper prior on {_listed(improper)}: choose a proper one, or pass improper_ok=True")
+        if not entries:
+            raise InputError(f"{type(model).__name__} has no trainable parameter: nothing to sample")
+        return PriorSet(entries)
+
+    def __repr__(self) -> str:
+        return f"PriorRule({self.name!r}, {len(self.clauses)} clauses)"
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _fan_in_normal(gain: float) -> Callable[[str, Tensor], Prior]:
+    """Normal(gain/√fan-in): features of unit variance from inputs of unit variance, at gain 1."""
+    return lambda _name, parameter: Normal(gain / math.sqrt(max(1, math.prod(parameter.shape[1:]))))
+
+
+def resnetpp(
+    b: float = 5.0, *, scales: Prior | None = None, bias_scale: float = 1.0, gain_scale: float = 1.0
+) -> PriorRule:
+    """The paper's rule for weight-normalised networks (Sect. 4.3 and 5): b = 5 is the paper's value for ResNet++.
+
+    directions: Direction(); scales: GroupLaplace(b) (or `scales`, e.g. Horseshoe(0.1) for structural sparsity).
+    The paper does not name priors for the rest; here biases are Normal(bias_scale), plain weight matrices and filters
+    Normal(1/√fan-in), and any other gain or offset (filter response normalisation, scalar gains) Normal(gain_scale).
+    """
+    return PriorRule(
+        [
+            on(Direction(), name="direction"),
+            on(scales if scales is not None else GroupLaplace(b), name="scale"),
+            on(Normal(bias_scale), name="*bias*"),
+            on(_fan_in_normal(1.0), name="*weight*", min_ndim=2),
+            on(Normal(gain_scale)),
+        ],
+        name="resnetpp",
+    )
+
+
+def gaussian(scale: float = 1.0, *, fan_in: bool = False) -> PriorRule:
+    """Normal(scale) on every parameter; with `fan_in`, Normal(scale/√fan-in) on weight matrices and filters."""
+    clauses = [on(_fan_in_normal(scale), min_ndim=2)] if fan_in else []
+    return PriorRule([*clauses, on(Normal(scale))], name="gaussian")
+
+
+def build(name: str, scale: float | None = None) -> PriorRule:
+    """The rule a recipe names, with its scale (None: that rule's own default)."""
+    makers: dict[str, Callable[[float | None], PriorRule]] = {
+        "resnetpp": lambda s: resnetpp() if s is None else resnetpp(b=s),
+        "gaussian": lambda s: gaussian(1.0 if s is None else s),
+        "gaussian-fan-in": lambda s: gaussian(1.0 if s is None else s, fan_in=True),
+        "laplace": lambda s: PriorRule([on(Laplace(1.0 if s is None else s))], name="laplace"),
+        "student-t": lambda s: PriorRule([on(StudentT(4.0, 1.0 if s is None else s))], name="student-t"),
+        "horseshoe": lambda s: resnetpp(scales=Horseshoe(1.0 if s is None else s)),
+    }
+    if name not in makers:
+        near = difflib.get_close_matches(name, makers, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise InputError(f"unknown prior {name!r}{hint}: choose from {', '.join(makers)}")
+    return makers[name](scale)
