@@ -53,6 +53,7 @@ class Shard:
     flat: dict[str, Tensor]
     dense: bool  # whether the flat bodies can run over the parameters' memory
     total: int  # length of the flat buffers
+    sizes: Tensor  # elements of each parameter, float64 on the device
     step: Tensor  # steps taken: int64, on the shard's device, so that a captured graph advances it
     readings: Tensor  # [parameters, 2]: sums of p K'(p) and of θ·G at the last measured step
     scratch: dict[str, Any] = field(default_factory=dict)  # what a body keeps between steps
@@ -164,6 +165,7 @@ def build_shard(
             slot: torch.zeros(1 if slot == "thermostat" and shared_thermostat else total, device=device, dtype=dtype)
             for slot in slots
         },
+        sizes=torch.tensor([float(p.numel()) for p in params], dtype=torch.float64).to(device),
         step=torch.zeros((), device=device, dtype=torch.int64),
         readings=torch.full((len(params), 2), float("nan"), device=device, dtype=torch.float64),
     )

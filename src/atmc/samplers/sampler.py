@@ -273,12 +273,10 @@ class Sampler(Optimizer):
         sums, counts = [], []
         home = self._shards[0].device
         for shard in self._shards:
-            sizes = torch.tensor([float(p.numel()) for p in shard.params], dtype=torch.float64, device="cpu")
             fused_triton.collect(shard)
-            seen = shard.readings[:, 0].to(home)
-            known = ~seen.isnan()
-            sums.append(torch.where(known, seen, 0.0).sum())
-            counts.append((sizes.to(home, non_blocking=True) * known).sum())
+            known = ~shard.readings[:, 0].isnan()
+            sums.append(torch.where(known, shard.readings[:, 0], 0.0).sum().to(home))
+            counts.append((shard.sizes * known).sum().to(home))
         return (torch.stack(sums).sum() / torch.stack(counts).sum()).to(torch.float32)
 
     def readings(self) -> Readings:

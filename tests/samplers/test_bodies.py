@@ -1,0 +1,167 @@
+"""The bodies are one sampler: the same noise, the same step, whatever the layout, dtype or number of threads."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import atmc
+
+BODIES = ("single", "foreach", "fused")
+
+
+def assert_close(left, right, tolerance):
+    for a, b in zip(left, right, strict=True):
+        scale = max(float(a.abs().max()), 1e-3)
+        assert float((a.double() - b.double()).abs().max()) <= tolerance * scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bodies_agree(make, kit, dtype):
+    results = []
+    for body in BODIES:
+        params = kit.problem(dtype=dtype)
+        sampler = make(params, body=body)
+        kit.run(sampler, params, 12)
+        results.append(kit.snapshot(sampler, params))
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-12
+    for other in results[1:]:
+        assert_close(results[0], other, tolerance)
+
+
+def test_readings_agree_between_bodies(make, kit):
+    kinetic, configurational = [], []
+    for body in BODIES:
+        params = kit.problem()
+        sampler = make(params, body=body, measure_every=1)
+        kit.run(sampler, params, 5)
+        readings = sampler.readings()
+        kinetic.append(readings.kinetic)
+        configurational.append(readings.configurational)
+    assert configurational == pytest.approx([configurational[0]] * 3, rel=1e-5)
+    if math.isnan(kinetic[0]):
+        assert all(math.isnan(k) for k in kinetic)
+    else:
+        assert kinetic == pytest.approx([kinetic[0]] * 3, rel=1e-5)
+
+
+def test_threads_do_not_change_the_result(kit):
+    results = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            params = kit.problem()
+            sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, seed=3, measure_every=1)
+            kit.run(sampler, params, 6)
+            results.append([*kit.snapshot(sampler, params), sampler.kinetic_temperature()])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_low_precision_parameters_keep_float32_states(make, kit):
+    params = kit.problem(dtype=torch.bfloat16)
+    sampler = make(params)
+    kit.run(sampler, params, 3)
+    assert all(p.dtype == torch.bfloat16 and p.isfinite().all() for p in params)
+    assert all(sampler.state[p][slot].dtype == torch.float32 for p in params for slot in sampler.slots)
+
+
+def test_gradient_layout_does_not_matter(make, kit):
+    results = []
+    for contiguous in (False, True):
+        params = kit.problem()
+        sampler = make(params)
+        kit.set_gradients(params, 0)
+        if contiguous:
+            params[3].grad = params[3].grad.contiguous()
+            assert params[3].grad.stride() != params[3].stride()
+        sampler.step()
+        results.append(kit.snapshot(sampler, params))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_parameters_with_gaps_in_memory(make, kit):
+    results = []
+    for gaps in (False, True):
+        value = torch.arange(24.0).reshape(4, 6)
+        params = [torch.nn.Parameter(value[:, :3] if gaps else value[:, :3].clone())]
+        assert params[0].is_contiguous() != gaps
+        sampler = make(params)
+        kit.run(sampler, params, 3)
+        results.append(kit.snapshot(sampler, params))
+    assert_close(*results, 1e-6)
+
+
+def test_masses_per_tensor_and_per_element(kit):
+    """A list of numbers, tensors of equal numbers, and groups of their own are three ways to say the same."""
+    masses = [0.5, 1.0, 2.0, 3.0, 4.0]
+    results = []
+    for body in BODIES:
+        for form in ("numbers", "tensors", "groups"):
+            params = kit.problem(large=False)
+            if form == "groups":
+                spec = [{"params": [p], "mass": m} for p, m in zip(params, masses, strict=True)]
+                sampler = atmc.ATMC(spec, lr=0.05, noise=1.0, speed_limit=0.7, body=body, temperature=0.0)
+            else:
+                mass = (
+                    masses
+                    if form == "numbers"
+                    else [torch.full_like(p, m).detach() for p, m in zip(params, masses, strict=True)]
+                )
+                sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, mass=mass, body=body, temperature=0.0)
+            kit.run(sampler, params, 4)
+            results.append(kit.snapshot(sampler, params))
+    for other in results[1:]:
+        assert_close(results[0], other, 1e-5)
+
+
+def test_groups_differ_in_everything(kit):
+    """Two groups in one sampler move as two samplers of one group do (without noise, which is numbered jointly)."""
+    first = {"lr": 0.05, "mass": 1.0, "noise": 1.0, "speed_limit": 0.5, "temperature": 0.0, "inertia": 2.0}
+    second = {"lr": 0.01, "mass": 3.0, "noise": 4.0, "speed_limit": math.inf, "temperature": 0.0, "inertia": 0.5}
+    joint = kit.problem(large=False)
+    sampler = atmc.ATMC([{"params": joint[:2], **first}, {"params": joint[2:], **second}])
+    kit.run(sampler, joint, 5)
+    apart = kit.problem(large=False)
+    samplers = [atmc.ATMC(apart[:2], **first), atmc.ATMC(apart[2:], **second)]
+    for step in range(5):
+        kit.set_gradients(apart, step)
+        for s in samplers:
+            s.step()
+    assert_close([p.detach() for p in joint], [p.detach() for p in apart], 1e-6)
+
+
+def test_parameter_without_gradient_stays(make, kit):
+    for body in BODIES:
+        params = kit.problem(large=False)
+        sampler = make(params, body=body)
+        before = params[1].detach().clone()
+        kit.set_gradients(params, 0)
+        params[1].grad = None
+        sampler.step()
+        assert torch.equal(params[1], before)
+        assert not torch.equal(params[0], kit.problem(large=False)[0])
+
+
+def test_step_of_zero_moves_nothing(make, kit):
+    for body in BODIES:
+        params = kit.problem(large=False)
+        sampler = make(params, body=body)
+        kit.run(sampler, params, 2)
+        for group in sampler.param_groups:
+            group["lr"] = 0.0
+        before = kit.snapshot(sampler, params)
+        if sampler.scheme == "strang":  # the second half of the step before is still to come, with its own step size
+            kit.run(sampler, params, 1, start=2)
+            before = kit.snapshot(sampler, params)
+        kit.run(sampler, params, 1, start=2)
+        after = kit.snapshot(sampler, params)
+        slots = len(params)
+        assert all(torch.equal(a, b) for a, b in zip(before[:slots], after[:slots], strict=True))
+        if "square_avg" not in sampler.slots:  # a running mean of gradients goes on, whatever the step
+            assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert all(a.isfinite().all() for a in after)

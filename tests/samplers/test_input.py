@@ -1,0 +1,132 @@
+"""Bad input: a clear error that names the culprit, and nothing moved."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import atmc
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lr", -1.0),
+        ("lr", math.nan),
+        ("lr", math.inf),
+        ("mass", 0.0),
+        ("mass", -2.0),
+        ("mass", math.inf),
+        ("noise", -1.0),
+        ("noise", math.inf),
+        ("speed_limit", 0.0),
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("inertia", 0.0),
+        ("lr", "fast"),
+        ("mass", [1.0, -1.0, 1.0, 1.0, 1.0]),
+        ("mass", [1.0]),
+        ("scheme", "euler"),
+        ("friction", "none"),
+        ("body", "quick"),
+        ("nonfinite", "maybe"),
+        ("seed", 1.5),
+        ("measure_every", 0),
+    ],
+)
+def test_bad_hyperparameters_are_named(kit, key, value):
+    with pytest.raises(ValueError, match="mass" if isinstance(value, list) else key):
+        atmc.ATMC(kit.problem(large=False), **{key: value})
+
+
+def test_bad_group_leaves_the_sampler_as_it_was(kit):
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params[:2])
+    with pytest.raises(ValueError, match="mass of group 1"):
+        sampler.add_param_group({"params": params[2:], "mass": -1.0})
+    assert len(sampler.param_groups) == 1
+    kit.run(sampler, params[:2], 1)
+
+
+def test_empty_and_wrong_parameters():
+    with pytest.raises(ValueError, match="empty"):
+        atmc.ATMC([])
+    with pytest.raises(ValueError, match="empty"):
+        atmc.ATMC([{"params": []}])
+    with pytest.raises(ValueError, match="complex"):
+        atmc.ATMC([torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))])
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nonfinite_gradient_names_the_parameter_and_moves_nothing(make, kit, body, bad):
+    params = kit.problem(large=False)
+    named = [(f"layer.{i}", p) for i, p in enumerate(params)]
+    sampler = make(named, body=body)
+    kit.run(sampler, params, 2)
+    before = kit.snapshot(sampler, params)
+    saved = sampler.state_dict()["sampler"]
+    kit.set_gradients(params, 2)
+    params[3].grad[1, 1, 1, 1] = bad
+    with pytest.raises(RuntimeError, match=r"layer\.3"):
+        sampler.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
+    assert int(saved["step"]) == int(sampler.state_dict()["sampler"]["step"])
+
+
+def test_nonfinite_check_can_be_turned_off(kit):
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params, nonfinite="ignore")
+    kit.set_gradients(params, 0)
+    params[0].grad[0] = math.nan
+    sampler.step()
+    assert params[0].isnan().sum() == 1
+
+
+def test_sparse_gradient_is_named(kit):
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params)
+    kit.set_gradients(params, 0)
+    params[0].grad = torch.sparse_coo_tensor([[0]], [1.0], (5,))
+    before = kit.snapshot(sampler, params)
+    with pytest.raises(RuntimeError, match=r"parameter 0 of group 0.*sparse"):
+        sampler.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
+
+
+def test_bad_learning_rate_from_a_scheduler_is_caught_at_the_step(kit):
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params)
+    sampler.param_groups[0]["lr"] = -1.0
+    before = kit.snapshot(sampler, params)
+    kit.set_gradients(params, 0)
+    with pytest.raises(ValueError, match="lr of group 0"):
+        sampler.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
+
+
+def test_speeds_are_the_papers():
+    p = torch.nn.Parameter(torch.zeros(1))
+    group = atmc.ATMC.from_speeds([p], lr=1e-3, speed=3e-4, max_speed=1e-3, momentum=0.9).param_groups[0]
+    assert group["mass"] == pytest.approx(11.11, rel=1e-3)
+    assert group["speed_limit"] == pytest.approx(1.0)
+    assert group["noise"] == pytest.approx(105.4, rel=1e-3)
+    for bad in ({"speed": 0.0}, {"speed": 1e-4, "max_speed": -1.0}, {"speed": 1e-4, "momentum": 1.5}):
+        with pytest.raises(ValueError, match=list(bad)[-1]):
+            atmc.ATMC.from_speeds([p], lr=1e-3, **bad)
+
+
+def test_closure_is_called_with_gradients_on():
+    p = torch.nn.Parameter(torch.ones(3))
+    sampler = atmc.SGHMC([p], lr=0.1, noise=1.0, temperature=0.0)
+
+    def closure():
+        sampler.zero_grad()
+        loss = (p**2).sum()
+        loss.backward()
+        return loss
+
+    assert float(sampler.step(closure).detach()) == 3.0
+    assert float(p.detach()[0]) < 1.0

@@ -1,0 +1,134 @@
+"""Temperatures, intervals and schedules."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+
+import atmc
+from atmc.samplers.kinetic import degrees_per_element, sample_momentum
+from atmc.samplers.readings import chi_square_quantile
+
+
+@pytest.mark.parametrize("degrees", [0.7, 1.0, 3.0, 40.0, 999.0, 1001.0, 1e6])
+@pytest.mark.parametrize("probability", [0.0005, 0.5, 0.9995])
+def test_chi_square_quantile(degrees, probability):
+    assert chi_square_quantile(probability, degrees) == pytest.approx(stats.chi2.ppf(probability, degrees), rel=1e-4)
+
+
+@pytest.mark.parametrize("stiffness", [0.05, 1.0, 11.1, 500.0])
+def test_degrees_per_element(stiffness):
+    def weight(x):
+        return math.exp(-stiffness * (math.hypot(1.0, x) - 1.0))
+
+    def g(x):
+        return stiffness * x * x / math.hypot(1.0, x)
+
+    reach = 60.0 / stiffness + 20.0 / math.sqrt(stiffness)
+    total, first, second = (
+        integrate.quad(lambda x, k=k: weight(x) * g(x) ** k, 0, reach, limit=500)[0] for k in (0, 1, 2)
+    )
+    assert first / total == pytest.approx(1.0, rel=1e-6)
+    assert degrees_per_element(stiffness) == pytest.approx(2.0 / (second / total - 1.0), rel=1e-4)
+
+
+@pytest.mark.parametrize("stiffness", [0.05, 1.0, 11.1, 500.0])
+def test_momenta_follow_their_law(stiffness):
+    """Kolmogorov–Smirnov against the law's own distribution function, at a false-alarm rate of 1e-5."""
+    mass, limit, temperature = 2.0, math.sqrt(stiffness / 2.0), 1.0
+    rng = np.random.default_rng(4)
+    p = sample_momentum(torch.empty(20_000), mass, limit, temperature, rng).numpy()
+    grid = np.linspace(-1, 1, 400_001) * mass * limit * math.sqrt((1 + 45 / stiffness) ** 2 - 1)
+    density = np.exp(-stiffness * (np.sqrt(1 + (grid / (mass * limit)) ** 2) - 1))
+    cdf = integrate.cumulative_trapezoid(density, grid, initial=0)
+    result = stats.kstest(p, lambda x: np.interp(x, grid, cdf / cdf[-1]))
+    assert result.pvalue > 1e-5
+
+
+def test_masses_per_element_shape_the_first_momenta():
+    p = torch.nn.Parameter(torch.zeros(2, 40_000))
+    mass = torch.tensor([[1.0], [9.0]]).expand(2, 40_000)
+    sampler = atmc.ATMC([p], mass=[mass], momentum_init="law", temperature=0.5)
+    variance = sampler.state[p]["momentum"].var(dim=1)
+    assert variance[0] == pytest.approx(0.5, rel=0.05)
+    assert variance[1] == pytest.approx(4.5, rel=0.05)
+
+
+def test_readings_are_of_the_right_tensor(kit):
+    """One parameter is made hot; its reading says so and the others' do not."""
+    params = [
+        torch.nn.Parameter(torch.zeros(400)),
+        torch.nn.Parameter(torch.zeros(500)),
+        torch.nn.Parameter(torch.zeros(300)),
+    ]
+    sampler = atmc.ATMC(
+        [(f"p{i}", p) for i, p in enumerate(params)], lr=1e-3, noise=1.0, momentum_init="law", speed_limit=2.0
+    )
+    sampler.state[params[1]]["momentum"].mul_(3.0)
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    sampler.step()
+    readings = sampler.readings()
+    assert [t.at_temperature for t in readings.tensors] == [True, False, True]
+    assert readings.tensors[1].name == "p1"
+    assert readings.tensors[1].kinetic > 3.0
+    assert readings.kinetic == pytest.approx(float(sampler.kinetic_temperature()), rel=1e-6)
+    assert readings.kinetic > readings.high
+
+
+def test_configurational_temperature_and_silent_share():
+    p = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    sampler = atmc.ATMC([p], lr=0.01, noise=1.0, inertia=math.inf)
+    sampler.state[p]["thermostat"].copy_(torch.tensor([0.0, 0.5, 1.0, 2.0]))
+    p.grad = torch.tensor([1.0, 0.0, -1.0, 2.0])
+    sampler.step()
+    readings = sampler.readings()
+    assert readings.configurational == pytest.approx((1.0 + 0.0 - 3.0 + 8.0) / 4)
+    assert readings.silent == 0.5
+    assert readings.thermostat == (0.0, 1.0, 2.0)
+    assert set(readings.as_dict()) >= {"kinetic_temperature", "silent_share", "thermostat_q50"}
+
+
+def test_no_reading_before_the_first_step(kit):
+    sampler = atmc.ATMC(kit.problem(large=False))
+    assert math.isnan(float(sampler.kinetic_temperature()))
+    assert math.isnan(sampler.readings().kinetic)
+
+
+def test_cyclic_cosine_is_the_papers():
+    p = torch.nn.Parameter(torch.zeros(2))
+    sampler = atmc.ATMC([p], lr=0.001)
+    schedule = atmc.CyclicCosine(sampler, cycle=2, steps_per_epoch=5)
+    seen, ends = [], []
+    for step in range(25):
+        seen.append(sampler.param_groups[0]["lr"])
+        p.grad = torch.zeros(2)
+        sampler.step()
+        schedule.step()
+        if schedule.ends_cycle():
+            ends.append(step)
+    expected = [0.0005 * (1 + math.cos(math.pi * (t % 10) / 10)) for t in range(25)]
+    assert seen == pytest.approx(expected, rel=1e-12)
+    assert ends == [9, 19]
+    with pytest.raises(ValueError, match="cycle"):
+        atmc.CyclicCosine(sampler, cycle=0)
+
+
+def test_torch_schedulers_work_unchanged(make, kit):
+    for scheduler in (
+        lambda s: torch.optim.lr_scheduler.StepLR(s, 2, 0.5),
+        lambda s: torch.optim.lr_scheduler.CosineAnnealingLR(s, 5),
+        lambda s: torch.optim.lr_scheduler.OneCycleLR(s, 0.1, total_steps=20, cycle_momentum=False),
+        lambda s: torch.optim.lr_scheduler.LambdaLR(s, lambda t: 1 / (1 + t)),
+    ):
+        params = kit.problem(large=False)
+        sampler = make(params)
+        schedule = scheduler(sampler)
+        for step in range(5):
+            kit.run(sampler, params, 1, start=step)
+            schedule.step()
+        assert all(p.isfinite().all() for p in params)
