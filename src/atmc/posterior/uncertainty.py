@@ -128,6 +128,20 @@ class Moments:
         vote = column == probs.argmax(dim=-1, keepdim=True)
         self.votes.add_(vote.double() * weight)  # bool * float would be float32
 
+    def part(self, examples: int) -> Moments:
+        """A copy of the sums of the first `examples` examples."""
+        other = Moments(0, 0)
+        other.first, other.second = self.first[:examples].clone(), self.second[:examples].clone()
+        other.votes, other.doubt = self.votes[:examples].clone(), self.doubt[:examples].clone()
+        return other
+
+    def merge_(self, other: Moments) -> None:
+        """Add the sums of further samples for the same examples."""
+        self.first.add_(other.first)
+        self.second.add_(other.second)
+        self.votes.add_(other.votes)
+        self.doubt.add_(other.doubt)
+
     def result(self, samples: int, classes: tuple[str, ...] | None = None) -> Prediction:
         """The sums as a `Prediction`."""
         total = entropy(self.first).clamp_min(0.0)  # Σ w p may be 1 + 2e-16, whose entropy is below zero

@@ -1,0 +1,109 @@
+"""Describing a network in JSON, so that a saved posterior can be opened without pickles and without the code at hand.
+
+A network is described by how it was made: a call of `atmc.nn.build`, or, for torch's own layers and sequences of them,
+each layer's class and constructor arguments, which torch keeps as attributes. A description is only believed after a
+network rebuilt from it has the same tensors as the original. Anything else (a class of the user's own) has none: it
+is saved without, and given again when loading. Reading a description makes layers and nothing else: names are looked
+up in `torch.nn` and `atmc.nn` only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_SKIP = {"self", "device", "dtype"}
+_FLAGS = {"bias", "affine", "track_running_stats", "elementwise_affine"}
+
+
+def describe(model: nn.Module) -> dict[str, Any] | None:
+    """A JSON-able description from which `rebuild` makes a network like `model`, or None where there is none."""
+    found = _describe(model)
+    if found is None:
+        return None
+    try:
+        json.dumps(found)
+        twin = rebuild(found)
+    except (TypeError, ValueError, RuntimeError, AttributeError):
+        return None
+    return found if shapes(twin) == shapes(model) else None
+
+
+def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all tensors of a network: equal for two networks that can hold the same samples."""
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def rebuild(description: dict[str, Any]) -> nn.Module:
+    """The network that a description describes, with fresh weights; a ValueError names what cannot be made."""
+    if "build" in description:
+        from atmc.nn import build
+
+        return build(str(description["build"]), **_tuples(description.get("args", {})))
+    name = str(description.get("class", ""))
+    if "layers" in description:
+        if name != "Sequential":
+            raise ValueError(f"a network description lists layers of {name!r}; only Sequential has any")
+        sequence = nn.Sequential()
+        for key, child in description["layers"]:
+            sequence.add_module(str(key), rebuild(child))
+        return sequence
+    return _layer(name)(**_tuples(description.get("args", {})))
+
+
+def _layer(name: str) -> type[nn.Module]:
+    import atmc.nn
+
+    for home in (nn, atmc.nn):
+        kind = getattr(home, name, None)
+        if isinstance(kind, type) and issubclass(kind, nn.Module):
+            return kind
+    raise ValueError(f"a network description names the layer {name!r}, which is neither torch's nor atmc's")
+
+
+def _describe(model: nn.Module) -> dict[str, Any] | None:
+    made = getattr(model, "made_by", None)
+    if isinstance(made, dict) and "build" in made:
+        return made
+    kind = type(model)
+    if kind is nn.Sequential:
+        layers = [(name, _describe(child)) for name, child in model.named_children()]
+        return (
+            None if any(d is None for _, d in layers) else {"class": "Sequential", "layers": [list(p) for p in layers]}
+        )
+    if not kind.__module__.startswith(("torch.nn.modules.", "atmc.nn.")) or next(model.children(), None) is not None:
+        return None
+    args: dict[str, Any] = {}
+    for name, parameter in inspect.signature(kind.__init__).parameters.items():
+        if name in _SKIP or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if not hasattr(model, name):
+            return None
+        value = getattr(model, name)
+        if name in _FLAGS and (value is None or isinstance(value, torch.Tensor)):
+            value = value is not None
+        args[name] = value
+    return {"class": kind.__name__, "args": args}
+
+
+def _tuples(args: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples; layers compare their sizes with tuples."""
+    return {str(k): tuple(v) if isinstance(v, list) else v for k, v in args.items()}
+
+
+def check_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Every parameter of the network is in the sample with its shape, and nothing else is."""
+    own = model.state_dict()
+    for name, parameter in model.named_parameters():
+        if name not in state:
+            raise ValueError(f"the sample lacks {name}: it was drawn for another network")
+        if state[name].shape != parameter.shape:
+            have, want = list(state[name].shape), list(parameter.shape)
+            raise ValueError(f"{name} has the shape {have} in the sample and {want} in the network")
+    if extra := next((name for name in state if name not in own), None):
+        raise ValueError(f"the sample has {extra}, which the network lacks: it was drawn for another network")

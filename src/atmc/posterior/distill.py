@@ -1,0 +1,123 @@
+"""One network for the price of one: trained to say what the average of K says.
+
+The student minimises mean_x KL(p̄(x) ‖ q(x)) = mean_x Σ_c p̄_c log(p̄_c / q_c), which is zero only where it repeats the
+predictive exactly. Inputs need no labels. What is lost is the split of doubt (one network has no opinion on what the
+others think) and some of the predictive's likelihood: `Distilled.scores` puts the student's beside the ensemble's, so
+that nobody has to guess how much.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from atmc.posterior.metrics import scores
+from atmc.posterior.predict import pick_device
+from atmc.posterior.uncertainty import entropy
+
+if TYPE_CHECKING:
+    from atmc.posterior.posterior import Posterior
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """The student, how it learned, and how it compares."""
+
+    model: nn.Module
+    posterior: Posterior  # the student as a posterior of one sample: predict, save, export
+    divergence: list[float]  # mean KL(p̄ ‖ q) over each epoch, nats
+    scores: dict[str, dict[str, float]]  # "student", "ensemble", "single"; empty where nothing was held out
+
+
+def distill(
+    posterior: Posterior,
+    x: Any,
+    *,
+    student: nn.Module | None = None,
+    epochs: int = 30,
+    batch_size: int = 128,
+    lr: float = 1e-3,
+    seed: int = 0,
+    held_out: tuple[Any, Any] | None = None,
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+    device: torch.device | str | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> Distilled:
+    """Train `student` (default: a copy of the last sample) on `x` to match the predictive.
+
+    `x` is a tensor `[N, ...]` (uint8 pixels or the network's own floats) or a data set. AdamW with a cosine schedule
+    from `lr` to zero. With `augment(batch, generator)` the teacher is asked about each augmented batch, K forward
+    passes a step; without, once about each input. `held_out` = (inputs, labels) is scored at the end. Results depend on
+    `seed` only.
+    """
+    if len(posterior) == 0:
+        raise ValueError("the posterior has no samples to distil")
+    if epochs < 1 or batch_size < 1:
+        raise ValueError("epochs and batch_size must be at least 1")
+    inputs = torch.as_tensor(getattr(x, "images", x))
+    place = pick_device(inputs.device, device)
+    model = copy.deepcopy(posterior[-1] if student is None else student).to(place).train().requires_grad_(True)
+    generator = torch.Generator().manual_seed(seed)
+    teacher = posterior.predict(inputs, device=place).probs.to(place) if augment is None else None
+
+    size = min(batch_size, len(inputs))
+    steps = -(-len(inputs) // size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
+    history: list[float] = []
+    for epoch in range(epochs):
+        total = torch.zeros((), device=place)
+        for rows in torch.split(torch.randperm(len(inputs), generator=generator), size):
+            batch = inputs[rows.to(inputs.device)]
+            if augment is not None:
+                batch = augment(batch, generator)
+            target = posterior.predict(batch, device=place).probs.to(place) if teacher is None else teacher[rows]
+            loss = divergence(target.float(), model(posterior.prepare(batch, place)))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            total += loss.detach() * len(rows)
+        history.append(float(total) / len(inputs))
+        if not history[-1] < 1e3:  # nats: no network that still learns is so far away; NaN is not below it either
+            raise RuntimeError(f"distillation diverged in epoch {epoch + 1}: use a smaller lr than {lr}")
+        if progress is not None:
+            progress(epoch + 1, history[-1])
+    model = model.cpu().eval().requires_grad_(False)
+    single = alone(posterior, model)
+    return Distilled(model, single, history, compare(posterior, single, held_out, place) if held_out else {})
+
+
+def divergence(target: Tensor, logits: Tensor) -> Tensor:
+    """mean KL(target ‖ softmax(logits)) in nats: cross-entropy less the target's own entropy."""
+    cross = -(target * functional.log_softmax(logits.float(), dim=-1)).sum(dim=-1)
+    return (cross - entropy(target)).mean()
+
+
+def alone(posterior: Posterior, model: nn.Module) -> Posterior:
+    """`model` as a posterior of one sample that takes the same inputs."""
+    from atmc.posterior.posterior import Posterior as Kind
+
+    return Kind(
+        [model],
+        model,
+        mean=posterior.mean,
+        std=posterior.std,
+        classes=posterior.classes,
+        example=posterior.example,
+    )
+
+
+def compare(
+    posterior: Posterior, student: Posterior, held_out: tuple[Any, Any], device: torch.device
+) -> dict[str, dict[str, float]]:
+    """Scores of the student, of the whole posterior and of its last sample on held-out data."""
+    x, y = held_out
+    rows = {"student": student, "ensemble": posterior, "single": posterior[-1:]}
+    return {name: scores(p.predict(x, device=device).probs, y) for name, p in rows.items()}

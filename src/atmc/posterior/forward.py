@@ -1,0 +1,175 @@
+"""Running one batch through many samples: three ways, and choosing between them by the clock.
+
+    loop      one sample after another: its weights are copied into the network, and the network is called
+    together  all samples in one call: `torch.func.vmap` over stacked weights; wins where a network is so small that
+              calling it costs more than computing it
+    graph     CUDA only: one sample's forward pass and its sums as one captured graph, replayed after copying the next
+              sample's weights in; wins where a batch is too small to hide the launching of kernels
+
+Each keeps one batch and the samples that it was given in memory, and adds float64 probabilities into `Moments`.
+Which is fastest depends on the network, the batch and the device, so `choose` runs each on a real batch and times it;
+`benchmarks/predict.py` prints the same comparison.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from atmc.posterior.uncertainty import Moments
+
+State = Mapping[str, Tensor]
+ToProbs = Callable[[Tensor], Tensor]  # outputs of the network to float64 probabilities
+
+STRATEGIES = ("loop", "together", "graph")
+# Activations of all samples exist at once under vmap; beyond this many examples x samples it is done in parts.
+TOGETHER_LIMIT = 16_384
+# Samples that a trial takes: the loop's time is proportional to their number, running together needs some to pay.
+TRIAL = {"loop": 2, "graph": 2, "together": 4}
+
+
+class Forward:
+    """Samples on a device, ready to run; `run` adds all of them for one batch into fresh sums."""
+
+    def __init__(self, model: nn.Module, states: Sequence[State], weights: Sequence[float], to_probs: ToProbs) -> None:
+        if not states:
+            raise ValueError("there are no posterior samples to run")
+        self.model = model
+        self.states = states
+        self.weights = weights
+        self.to_probs = to_probs
+        own = model.state_dict(keep_vars=True)
+        self.slots = [own[name].data for name in states[0]]
+        self.sources = [[state[name] for name in states[0]] for state in states]
+
+    def swap(self, k: int) -> None:
+        """Copy sample k's weights into the network: microseconds on a GPU, little against a forward pass anywhere."""
+        torch._foreach_copy_(self.slots, self.sources[k])
+
+    def run(self, x: Tensor) -> Moments:
+        """Sums over these samples for the batch `x`, already in the network's own form and on the device."""
+        raise NotImplementedError
+
+
+class Loop(Forward):
+    """One sample after another."""
+
+    def run(self, x: Tensor) -> Moments:
+        moments: Moments | None = None
+        for k, weight in enumerate(self.weights):
+            self.swap(k)
+            probs = self.to_probs(self.model(x))
+            moments = moments or Moments(probs.shape[0], probs.shape[1], x.device)
+            moments.add(probs, weight)
+        assert moments is not None
+        return moments
+
+
+class Together(Forward):
+    """All samples in one call, in parts where their activations would be too many."""
+
+    def __init__(self, model: nn.Module, states: Sequence[State], weights: Sequence[float], to_probs: ToProbs) -> None:
+        super().__init__(model, states, weights, to_probs)
+        self.stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+
+        def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
+            return to_probs(functional_call(model, state, (x,)))
+
+        self.every = vmap(one, in_dims=(0, None), randomness="different")
+
+    def run(self, x: Tensor) -> Moments:
+        part = max(1, TOGETHER_LIMIT // max(len(x), 1))
+        moments: Moments | None = None
+        for start in range(0, len(self.states), part):
+            piece = {name: tensor[start : start + part] for name, tensor in self.stacked.items()}
+            for probs, weight in zip(self.every(piece, x), self.weights[start : start + part], strict=True):
+                moments = moments or Moments(probs.shape[0], probs.shape[1], x.device)
+                moments.add(probs, weight)
+        assert moments is not None
+        return moments
+
+
+class Graph(Forward):
+    """One captured forward pass, replayed for each sample with its weights copied in (CUDA)."""
+
+    def __init__(self, model: nn.Module, states: Sequence[State], weights: Sequence[float], to_probs: ToProbs) -> None:
+        super().__init__(model, states, weights, to_probs)
+        device = self.slots[0].device
+        self.scales = torch.tensor(list(weights), dtype=torch.float64, device=device)
+        self.scale = torch.ones((), dtype=torch.float64, device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.input = torch.empty(0)
+        self.moments = Moments(0, 0)
+
+    def capture(self, x: Tensor) -> None:
+        """Record the pass for batches of this shape; smaller ones are padded to it."""
+        self.input = x.clone()
+        stream = torch.cuda.Stream(device=x.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # libraries choose their kernels and allocate their workspaces before the recording
+                probs = self.to_probs(self.model(self.input))
+            self.moments = Moments(probs.shape[0], probs.shape[1], x.device)
+            self.moments.add(probs, self.scale)
+        torch.cuda.current_stream(x.device).wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.moments.add(self.to_probs(self.model(self.input)), self.scale)
+
+    def run(self, x: Tensor) -> Moments:
+        if self.graph is None or len(x) > len(self.input) or x.shape[1:] != self.input.shape[1:]:
+            self.capture(x)
+        assert self.graph is not None
+        self.input[: len(x)].copy_(x)
+        self.moments.zero_()
+        for k in range(len(self.sources)):
+            self.swap(k)
+            self.scale.copy_(self.scales[k])
+            self.graph.replay()
+        return self.moments.part(len(x))
+
+
+KINDS: dict[str, type[Forward]] = {"loop": Loop, "together": Together, "graph": Graph}
+
+
+def make(kind: str, model: nn.Module, states: Sequence[State], weights: Sequence[float], to_probs: ToProbs) -> Forward:
+    """The way called `kind`."""
+    if kind not in KINDS:
+        raise ValueError(f"no strategy is called {kind!r}; choose auto, {', '.join(STRATEGIES)}")
+    return KINDS[kind](model, states, weights, to_probs)
+
+
+def seconds(forward: Forward, x: Tensor) -> float:
+    """Time of one run after one to warm up, device finished."""
+    forward.run(x)
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
+    start = time.perf_counter()
+    forward.run(x)
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
+    return time.perf_counter() - start
+
+
+def choose(model: nn.Module, states: Sequence[State], weights: Sequence[float], to_probs: ToProbs, x: Tensor) -> str:
+    """The fastest way for this network, batch and device: each is run on a few samples, once to warm up, once timed.
+
+    A network that cannot be vmapped or captured (data-dependent control flow, a custom function without a batching
+    rule, too little memory) simply loses: the loop runs whatever the network runs.
+    """
+    if len(states) == 1 and not x.is_cuda:
+        return "loop"
+    times: dict[str, float] = {}
+    for kind in ("loop", "graph", "together") if x.is_cuda else ("loop", "together"):
+        few = TRIAL[kind]
+        try:
+            trial = make(kind, model, states[:few], weights[:few], to_probs)
+            times[kind] = seconds(trial, x) / len(trial.states)
+        except (RuntimeError, NotImplementedError, ValueError):
+            if kind == "loop":
+                raise
+    return min(times, key=lambda kind: times[kind])

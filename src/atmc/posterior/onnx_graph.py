@@ -1,0 +1,139 @@
+"""One ONNX graph that averages the samples: the network traced once, then repeated with each sample's weights.
+
+Tracing a deep network takes seconds and would have to be done K times; its graph, though, is the same for every sample.
+So it is traced once and copied K times under the prefixes `s0/`, `s1/`, …, with each sample's tensors as constants, and
+a tail is added by hand:
+
+    p_k = Softmax(logits_k);   probs = Σ_k w_k p_k;   entropy = −Σ_c probs log probs;
+    epistemic = max(entropy + Σ_k w_k Σ_c p_k log p_k, 0)
+
+Everything is float32, which every runtime has. Images in uint8 are standardised inside the graph, so that whoever runs
+it needs to know nothing about the data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from atmc.posterior.posterior import Posterior
+
+INPUT = "input"
+TINY = 1e-37  # log of a stored zero must be finite; x log x is zero there all the same
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """The exporter speaks about torchvision and about its own deprecations; neither concerns the user."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def trace(posterior: Posterior, example: Tensor) -> Any:
+    """The network's own ONNX model with its parameters as named constants and any number of examples."""
+    model = copy.deepcopy(posterior.model).cpu().eval()
+    # Two different examples: a batch of one would be taken for a constant.
+    pair = posterior.prepare(example[:2] if len(example) > 1 else example.repeat(2, *[1] * (example.ndim - 1)), _CPU)
+    with quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            model,
+            (pair,),
+            dynamo=True,
+            optimize=False,  # optimising would melt the parameters into other constants and lose their names
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            input_names=[INPUT],
+            output_names=["logits"],
+            verbose=False,
+        )
+    assert program is not None
+    return program.model_proto
+
+
+def build(posterior: Posterior, example: Tensor) -> Any:
+    """The averaging `onnx.ModelProto` for inputs like `example`: uint8 pixels or the network's own floats."""
+    from onnx import TensorProto, compose, helper, numpy_helper
+
+    single = trace(posterior, example)
+    pixels = example.dtype == torch.uint8
+    nodes: list[Any] = []
+    constants: list[Any] = []
+
+    def constant(name: str, value: Any) -> str:
+        constants.append(numpy_helper.from_array(np.asarray(value, dtype=np.float32), name))
+        return name
+
+    def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
+        return output
+
+    entry = INPUT
+    if pixels:
+        entry = node("Cast", [INPUT], "pixels", to=TensorProto.FLOAT)
+        entry = node("Div", [entry, constant("full", 255.0)], "scaled")
+        if posterior.mean:
+            shape = (1, -1, *[1] * (example.ndim - 2))
+            entry = node("Sub", [entry, constant("mean", np.reshape(posterior.mean, shape))], "centred")
+            entry = node("Div", [entry, constant("std", np.reshape(posterior.std, shape))], "standardised")
+
+    tiny, last_axis = constant("tiny", TINY), "last_axis"
+    constants.append(numpy_helper.from_array(np.array([-1], dtype=np.int64), last_axis))
+
+    def minus_entropy(probs: str, name: str) -> str:
+        log = node("Log", [node("Max", [probs, tiny], f"{name}/floored")], f"{name}/log")
+        each = node("Mul", [probs, log], f"{name}/plogp")
+        return node("ReduceSum", [each, last_axis], f"{name}/minus_entropy", keepdims=0)
+
+    weighted: list[str] = []
+    inner: list[str] = []
+    for k in range(len(posterior)):
+        graph = compose.add_prefix_graph(single.graph, f"s{k}/", inplace=False)
+        state = posterior.state(k)
+        for piece in graph.initializer:
+            name = piece.name.removeprefix(f"s{k}/")
+            if name in state:
+                piece.CopyFrom(numpy_helper.from_array(state[name].detach().cpu().numpy(), piece.name))
+        for inside in graph.node:
+            inside.input[:] = [entry if name == f"s{k}/{INPUT}" else name for name in inside.input]
+        nodes.extend(graph.node)
+        constants.extend(graph.initializer)
+        probs = node("Softmax", [f"s{k}/logits"], f"s{k}/probs", axis=-1)
+        weight = constant(f"s{k}/weight", posterior.weights[k])
+        weighted.append(node("Mul", [probs, weight], f"s{k}/share"))
+        inner.append(node("Mul", [minus_entropy(probs, f"s{k}"), weight], f"s{k}/inner"))
+
+    node("Sum", weighted, "probs")
+    node("Neg", [minus_entropy("probs", "mean")], "entropy")
+    gap = node("Sum", ["entropy", *inner], "gap")
+    node("Max", [gap, constant("zero", 0.0)], "epistemic")
+
+    form: list[str | int | None] = ["batch", *(int(n) for n in example.shape[1:])]
+    kind = TensorProto.UINT8 if pixels else TensorProto.FLOAT
+    classes = single.graph.output[0].type.tensor_type.shape.dim[1].dim_value
+    outputs = [helper.make_tensor_value_info("probs", TensorProto.FLOAT, ["batch", classes])]
+    outputs += [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch"]) for n in ("entropy", "epistemic")]
+    graph = helper.make_graph(
+        nodes, "posterior", [helper.make_tensor_value_info(INPUT, kind, form)], outputs, initializer=constants
+    )
+    model = helper.make_model(graph, opset_imports=single.opset_import, functions=single.functions)
+    model.ir_version = single.ir_version
+    model.producer_name = "atmc"
+    return model
+
+
+_CPU = torch.device("cpu")

@@ -1,0 +1,261 @@
+"""The posterior: samples of a network's weights that together make one predictor.
+
+    posterior = Posterior.from_run("runs/mine")
+    prediction = posterior.predict(x)            # probabilities, and how much of the doubt is the model's
+    posterior[3], posterior[:10], posterior.thin(2), Posterior.concat([chain_a, chain_b])
+
+A posterior holds references to samples (tensors in memory or files of a bank, read when needed), their weights, the
+chain that each came from, and what is needed around them: the network to put them in, how raw pixels become its input,
+how its outputs become probabilities, and the names of the classes. It is never changed: selecting, weighting and
+joining return new ones that share the samples.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from atmc.posterior.architecture import check_state
+from atmc.posterior.arrays import Floats, check_weights
+from atmc.posterior.forward import Forward
+from atmc.posterior.predict import predict, sample_probs
+from atmc.posterior.uncertainty import Prediction
+
+if TYPE_CHECKING:
+    from atmc.posterior.distill import Distilled
+
+
+class Likelihood(Protocol):
+    """What the posterior needs of a likelihood: outputs of the network to probabilities."""
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """Class probabilities `[N, C]`."""
+        ...
+
+
+class Samples(Protocol):
+    """What the posterior needs of a bank: a number of samples, each a mapping from names to tensors."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Mapping[str, Tensor]: ...
+
+
+def as_bank(samples: Samples | Sequence[nn.Module]) -> Samples:
+    """Networks as copies of their tensors; state dicts as they are, unless all are one network's own tensors."""
+    if not isinstance(samples, list | tuple):
+        return samples  # type: ignore[return-value]
+    states: list[Mapping[str, Tensor]] = [
+        {n: t.detach().clone() for n, t in s.state_dict().items()} if isinstance(s, nn.Module) else s for s in samples
+    ]
+    first = next(iter(states[0]), None) if states else None
+    if first is not None and len(states) > 1 and states[0][first].data_ptr() == states[-1][first].data_ptr() != 0:
+        raise ValueError("samples share memory, so all are the last one: clone the tensors of each state_dict()")
+    return states
+
+
+class Posterior:
+    """Samples of one network's weights. `samples` is a bank, a list of state dicts, or a list of networks."""
+
+    def __init__(
+        self,
+        samples: Samples | Sequence[nn.Module],
+        model: nn.Module,
+        *,
+        weights: Any = None,
+        chains: Sequence[int] | None = None,
+        likelihood: Likelihood | None = None,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        classes: Sequence[str] | None = None,
+        example: Tensor | None = None,
+    ) -> None:
+        bank = as_bank(samples)
+        self._refs = [(bank, i) for i in range(len(bank))]
+        chain_of = getattr(samples, "chain_of", lambda i: 0)
+        self.chains = tuple(chains) if chains is not None else tuple(int(chain_of(i)) for i in range(len(samples)))
+        self.weights: Floats = check_weights(weights, len(samples)) if len(samples) else np.zeros(0)
+        self.model = model
+        self.likelihood = likelihood
+        if len(mean) != len(std) or any(s <= 0 for s in std):
+            raise ValueError("mean and std must have one entry per channel each, and std must be positive")
+        self.mean, self.std = tuple(mean), tuple(std)
+        self.classes = tuple(classes) if classes else None
+        self.example = example  # a few real inputs, for checking what is exported
+        self.held: tuple[Any, Forward] | None = None
+        self._bodies: dict[str, nn.Module] = {}
+        if len(self.chains) != len(self._refs):
+            raise ValueError(f"{len(self._refs)} samples but {len(self.chains)} chain numbers")
+        if self._refs:
+            check_state(model, self.state(0))
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __repr__(self) -> str:
+        chains = len(set(self.chains))
+        return f"Posterior({len(self)} samples of {type(self.model).__name__}, {chains} chain{'s' * (chains != 1)})"
+
+    def state(self, index: int) -> Mapping[str, Tensor]:
+        """The tensors of one sample, as its bank gives them."""
+        bank, i = self._refs[index]
+        return bank[i]
+
+    @overload
+    def __getitem__(self, index: int) -> nn.Module: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int]) -> Posterior: ...
+    def __getitem__(self, index: int | slice | Sequence[int]) -> nn.Module | Posterior:
+        """`posterior[i]` is a network with sample i's weights, ready to call; slices and lists are posteriors."""
+        if isinstance(index, slice):
+            return self._select(range(len(self))[index])
+        if isinstance(index, Sequence):
+            return self._select(index)
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        own = copy.deepcopy(self.model)
+        state = self.state(index % len(self))
+        check_state(own, state)
+        own.load_state_dict(dict(state), strict=False)
+        return own.eval()
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return (self[i] for i in range(len(self)))
+
+    def _select(self, index: Sequence[int], weights: Any = None) -> Posterior:
+        new = copy.copy(self)
+        new._refs = [self._refs[i] for i in index]
+        new.chains = tuple(self.chains[i] for i in index)
+        chosen = self.weights[list(index)] if weights is None else weights
+        new.weights = check_weights(chosen, len(new._refs)) if new._refs else np.zeros(0)
+        new.held = None
+        return new
+
+    def thin(self, step: int) -> Posterior:
+        """Every `step`-th sample, counted back from the last, which a chain has had the longest to reach."""
+        if step < 1:
+            raise ValueError(f"step must be at least 1, not {step}")
+        return self._select(range(len(self))[::-1][::step][::-1])
+
+    def weighted(self, weights: Any) -> Posterior:
+        """The same samples with other weights (any non-negative numbers; they are divided by their sum)."""
+        return self._select(range(len(self)), weights=weights)
+
+    def chain(self, number: int) -> Posterior:
+        """The samples of one chain."""
+        return self._select([i for i, c in enumerate(self.chains) if c == number])
+
+    @staticmethod
+    def concat(posteriors: Sequence[Posterior]) -> Posterior:
+        """Several posteriors of one network as one, each keeping its share of samples; chains are numbered anew."""
+        if not posteriors:
+            raise ValueError("there is nothing to concatenate")
+        first = posteriors[0]
+        refs: list[tuple[Samples, int]] = []
+        chains: list[int] = []
+        for p in posteriors:
+            if len(p):
+                check_state(first.model, p.state(0))
+            if (p.mean, p.std, p.classes) != (first.mean, first.std, first.classes):
+                raise ValueError("posteriors of different inputs or classes cannot be joined")
+            numbers = {c: i for i, c in enumerate(dict.fromkeys(p.chains), start=max(chains, default=-1) + 1)}
+            refs += p._refs
+            chains += [numbers[c] for c in p.chains]
+        new = copy.copy(first)
+        new._refs, new.chains, new.held = refs, tuple(chains), None
+        # Weights sum to one within a posterior; here each posterior counts by its number of samples.
+        joined = np.concatenate([p.weights * len(p) for p in posteriors])
+        new.weights = check_weights(joined, len(refs)) if refs else np.zeros(0)
+        return new
+
+    @property
+    def bytes_each(self) -> int:
+        """Memory of one sample."""
+        return sum(t.numel() * t.element_size() for t in self.state(0).values()) if len(self) else 0
+
+    def prepare(self, raw: Tensor, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Inputs as the network takes them: uint8 pixels are scaled to [0, 1] and standardised with mean and std;
+        floating inputs are taken as already in the network's own form."""
+        x = raw.to(device, non_blocking=True)
+        if x.dtype == torch.uint8:
+            x = x.float() / 255.0
+            if self.mean:
+                shape = (1, -1, *[1] * (x.ndim - 2))
+                x = (x - x.new_tensor(self.mean).view(shape)) / x.new_tensor(self.std).view(shape)
+        x = x.to(dtype)
+        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
+
+    def to_probs(self, outputs: Tensor) -> Tensor:
+        """The network's outputs as float64 probabilities; softmax where no likelihood was named."""
+        wide = outputs.double()
+        return (torch.softmax(wide, dim=-1) if self.likelihood is None else self.likelihood.probs(wide)).double()
+
+    def on(self, device: torch.device, state: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """The network on a device, in evaluation mode, made once per device; with `state` its weights are set."""
+        key = str(device)
+        if key not in self._bodies:
+            self._bodies[key] = copy.deepcopy(self.model).to(device).eval().requires_grad_(False)
+        body = self._bodies[key]
+        if state is not None:
+            check_state(body, state)
+            body.load_state_dict(dict(state), strict=False)
+        return body
+
+    def predict(
+        self,
+        x: Tensor | Iterable[Any],
+        batch_size: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        strategy: str = "auto",
+        samples_at_once: int | None = None,
+    ) -> Prediction:
+        """The posterior predictive p̄ = Σ_k w_k p_k for each input, with its doubt (see `Prediction`).
+
+        `x` is a tensor or array `[N, ...]`, a data set of `atmc.data`, or an iterable of batches; results are on its
+        device. Work happens on `device`, by default the inputs' own accelerator or CUDA where there is one.
+        Activations have `dtype`; probabilities are averaged in float64. `strategy` is `loop`, `together`, `graph`, or
+        `auto`, which measures; `samples_at_once` limits how many samples are on the device at a time.
+        """
+        return predict(self, x, batch_size, device, dtype, strategy, samples_at_once)
+
+    def sample_probs(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Tensor:
+        """Each sample's probabilities `[K, N, C]`, float32 on the CPU."""
+        return sample_probs(self, x, batch_size, device)
+
+    def evaluate(self, x: Any, labels: Any, **how: Any) -> dict[str, Any]:
+        """`metrics.summary` on these examples: the last sample and the predictive, side by side."""
+        from atmc.posterior.metrics import summary
+
+        return summary(self.sample_probs(x, **how), labels, self.weights)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the samples as safetensors and the rest as one JSON file; returns the folder."""
+        from atmc.posterior.store import save
+
+        return save(self, Path(folder))
+
+    @staticmethod
+    def load(folder: str | Path, model: nn.Module | None = None) -> Posterior:
+        """Open what `save` or `export` wrote; `model` is needed where the network's class is the user's own."""
+        from atmc.posterior.store import load
+
+        return load(Path(folder), model)
+
+    def distill(self, x: Any, **how: Any) -> Distilled:
+        """One network that matches the predictive; see `atmc.posterior.distill.distill`."""
+        from atmc.posterior.distill import distill
+
+        return distill(self, x, **how)
+
+    def export(self, folder: str | Path, onnx: bool = True, inputs: Tensor | None = None, **how: Any) -> Path:
+        """`save`, and with `onnx` one ONNX file that averages the samples, checked; see `atmc.posterior.export`."""
+        from atmc.posterior.export import export
+
+        return export(self, Path(folder), onnx=onnx, inputs=inputs, **how)

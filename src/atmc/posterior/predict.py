@@ -1,0 +1,195 @@
+"""Streaming: any amount of input through any number of samples, with one batch and as many samples as fit in memory.
+
+Where all samples fit on the device (the usual case: 16 samples of 3.4 M parameters are 218 MB) they are put there once
+and every batch meets all of them. Where they do not, samples come in groups: each group is loaded once and all batches
+pass through it, adding to sums that are kept per batch, so that no weights are read twice for one prediction.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from atmc.posterior.forward import Forward, choose, make
+from atmc.posterior.uncertainty import Moments, Prediction
+
+if TYPE_CHECKING:
+    from atmc.posterior.posterior import Posterior
+
+# Examples per batch where the caller names none, by device type.
+BATCH = {"cpu": 128, "cuda": 1000}
+# Measuring costs about one batch's work; with fewer batches than this it is not worth it.
+WORTH_MEASURING = 8
+# Part of the free memory that samples may take; the rest is for activations.
+SHARE = {"cpu": 0.25, "cuda": 0.5}
+
+
+def predict(
+    posterior: Posterior,
+    inputs: Any,
+    batch_size: int | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+    strategy: str = "auto",
+    samples_at_once: int | None = None,
+) -> Prediction:
+    """The predictive for `inputs`; see `Posterior.predict`."""
+    home = home_of(inputs)
+    target = pick_device(home, device)
+    batches, count = as_batches(inputs, batch_size or BATCH.get(target.type, 256))
+    groups = grouped(posterior, target, samples_at_once)
+    if len(groups) > 1 and isinstance(batches, Iterator):
+        batches = list(batches)  # a one-pass stream has to be kept to be passed through the next group
+    kept: list[Moments] = []
+    with torch.inference_mode():
+        for g, group in enumerate(groups):
+            forward: Forward | None = None
+            for b, raw in enumerate(batches):
+                x = posterior.prepare(raw, target, dtype)
+                forward = forward or ready(posterior, group, target, strategy, x, count)
+                found = forward.run(x)
+                if g == 0:
+                    kept.append(found)
+                else:
+                    kept[b].merge_(found)
+        parts = [sums.result(len(posterior), posterior.classes) for sums in kept]
+        result = Prediction.concat(parts)
+        if not bool(torch.isfinite(result.probs).all()):
+            raise RuntimeError(blame(posterior, inputs))
+    return result.to(home)
+
+
+def sample_probs(
+    posterior: Posterior,
+    inputs: Any,
+    batch_size: int | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Each sample's own probabilities `[K, N, C]` in float32 on the CPU: what metrics and diagnostics are made of."""
+    target = pick_device(home_of(inputs), device)
+    size = batch_size or BATCH.get(target.type, 256)
+    if isinstance(inputs, Iterator):
+        inputs = list(inputs)
+    rows: list[Tensor] = []
+    with torch.inference_mode():
+        for k in range(len(posterior)):
+            model = posterior.on(target, posterior.state(k))
+            batches, _ = as_batches(inputs, size)
+            parts = [posterior.to_probs(model(posterior.prepare(raw, target, dtype))).float() for raw in batches]
+            if not parts:
+                raise ValueError("there are no examples to predict: the input is empty")
+            rows.append(torch.cat(parts).cpu())
+    return torch.stack(rows)
+
+
+def ready(
+    posterior: Posterior, group: range, target: torch.device, strategy: str, x: Tensor, batches: int | None
+) -> Forward:
+    """Samples of `group` on the device with the way to run them; remembered while all samples are one group."""
+    whole = len(group) == len(posterior)
+    key = (str(target), strategy, x.dtype, tuple(x.shape[1:]))
+    if whole and posterior.held is not None and posterior.held[0] == key:
+        return posterior.held[1]
+    posterior.held = None  # let go of the old before taking the new
+    model = posterior.on(target)
+    states = [{n: t.to(target) for n, t in posterior.state(k).items()} for k in group]
+    weights = [float(posterior.weights[k]) for k in group]
+    kind = strategy
+    if strategy == "auto":
+        measure = batches is None or batches >= WORTH_MEASURING
+        kind = choose(model, states, weights, posterior.to_probs, x) if measure else "loop"
+    forward = make(kind, model, states, weights, posterior.to_probs)
+    if whole and (strategy != "auto" or measure):
+        posterior.held = (key, forward)
+    return forward
+
+
+def grouped(posterior: Posterior, target: torch.device, at_once: int | None) -> list[range]:
+    """Consecutive samples that fit on the device together; `at_once` overrides the estimate."""
+    if len(posterior) == 0:
+        raise ValueError("the posterior has no samples: run the sampler past its burn-in, then predict")
+    if at_once is not None and at_once < 1:
+        raise ValueError(f"samples_at_once must be at least 1, not {at_once}")
+    fit = at_once or max(1, int(free_memory(target) * SHARE.get(target.type, 0.25) // max(posterior.bytes_each, 1)))
+    count = math.ceil(len(posterior) / fit)
+    size = math.ceil(len(posterior) / count)
+    return [range(s, min(s + size, len(posterior))) for s in range(0, len(posterior), size)]
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on the device, as far as it tells; four gibibytes where it does not."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 4 << 30
+
+
+def home_of(inputs: Any) -> torch.device:
+    """Where the caller's inputs live, and hence where answers belong."""
+    return inputs.device if isinstance(inputs, Tensor) else torch.device("cpu")
+
+
+def pick_device(home: torch.device, device: torch.device | str | None) -> torch.device:
+    """The device named; else the inputs' own if it is an accelerator; else CUDA where there is one."""
+    if device is not None:
+        return torch.device(device)
+    if home.type != "cpu":
+        return home
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def as_batches(inputs: Any, size: int) -> tuple[Iterable[Tensor], int | None]:
+    """Batches of inputs, and how many where that is known.
+
+    A tensor, an array or a data set of `atmc.data` is cut into equal parts of at most `size`; anything else is taken as
+    an iterable of batches (a DataLoader), of which the first element counts where they are pairs.
+    """
+    if size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {size}")
+    whole = getattr(inputs, "images", inputs)
+    if isinstance(whole, np.ndarray):
+        whole = torch.from_numpy(np.ascontiguousarray(whole))
+    if not isinstance(whole, Tensor):
+        if isinstance(inputs, Iterator):
+            return (_first(batch) for batch in inputs), None
+        return _Firsts(inputs), len(inputs) if hasattr(inputs, "__len__") else None
+    if whole.ndim < 2 or len(whole) == 0:
+        raise ValueError(f"inputs must have the shape [examples, ...] with at least one, not {list(whole.shape)}")
+    count = math.ceil(len(whole) / size)
+    return list(torch.split(whole, math.ceil(len(whole) / count))), count
+
+
+class _Firsts:
+    """The inputs of an iterable of batches, without the labels; can be passed through as often as the iterable can."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (_first(batch) for batch in self.batches)
+
+
+def _first(batch: Any) -> Tensor:
+    first: Tensor = batch[0] if isinstance(batch, tuple | list) else batch
+    return first
+
+
+def blame(posterior: Posterior, inputs: Any) -> str:
+    """Why a prediction is not finite, in one line."""
+    for k in range(len(posterior)):
+        for name, tensor in posterior.state(k).items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                return f"sample {k} is not finite (in {name}): the chain diverged there; leave that sample out"
+    whole = getattr(inputs, "images", inputs)
+    if isinstance(whole, Tensor) and whole.is_floating_point() and not bool(torch.isfinite(whole).all()):
+        return "the inputs hold NaN or infinity: predictions for them mean nothing"
+    return "the network's outputs are not finite though samples and inputs are: it overflows in this precision"
