@@ -1,0 +1,114 @@
+"""From a recipe to the objects of a chain: network, prior, likelihood, sampler."""
+
+import copy
+import hashlib
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from atmc.chain.optim_state import new_sgd
+from atmc.chain.settings import Recipe
+from atmc.errors import InputError
+
+
+def chain_seed(seed: int, chain: int, purpose: str) -> int:
+    """A seed for one purpose of one chain. Hashed, so that equal or neighbouring seeds never share a stream."""
+    digest = hashlib.sha256(f"atmc {seed} {chain} {purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 2
+
+
+def build_model(recipe: Recipe, shape: tuple[int, ...], classes: int, chain: int = 0) -> nn.Module:
+    """The recipe's network for examples of `shape`, with the first weights of chain `chain`."""
+    import atmc.nn
+
+    section = recipe.model
+    if section.name == "resnet" and section.norm == "none":
+        raise InputError('model.norm = "none" and model.name = "resnet" do not go together: use "bn" or "frn"')
+    options: dict[str, Any] = {"depth": section.depth, "width": section.width, "classes": classes, **section.options}
+    if section.name == "mlp":
+        options.setdefault("in_features", math.prod(shape))
+    else:
+        options |= {"in_channels": shape[0], "norm": None if section.norm == "none" else section.norm}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(chain_seed(recipe.seed, chain, "weights"))
+        model: nn.Module = atmc.nn.build(section.name, **options)
+    return model
+
+
+def start_weights(model: nn.Module, recipe: Recipe, chain: int) -> nn.Module:
+    """A copy of a user's network for one chain: the first keeps its weights, the others draw new ones."""
+    own = copy.deepcopy(model)
+    if chain > 0:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(chain_seed(recipe.seed, chain, "weights"))
+            for module in own.modules():
+                reset = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+    return own
+
+
+def build_prior(recipe: Recipe, model: nn.Module) -> Any:
+    """The prior of every parameter (a `PriorSet`), or None for `prior = "none"`."""
+    from atmc.target import priors
+
+    if recipe.target.prior == "none":
+        return None
+    return priors.build(recipe.target.prior, recipe.target.prior_scale).assign(model)
+
+
+def build_likelihood(recipe: Recipe) -> Any:
+    """The likelihood of the labels."""
+    from atmc.target import likelihoods
+
+    return likelihoods.build(recipe.target.likelihood, **recipe.target.likelihood_options)
+
+
+def build_optimizer(
+    recipe: Recipe, named: list[tuple[str, Tensor]], lr: Tensor, temperature: Tensor | float, seed: int
+) -> Optimizer:
+    """The recipe's sampler, or SGD. `lr` and `temperature` are device tensors that the chain keeps up to date."""
+    section = recipe.sampler
+    if section.name == "sgd":
+        return new_sgd(named, lr, section.momentum or 0.0, section.weight_decay, section.nesterov)
+    return _sampler(recipe, named, lr, temperature, seed)
+
+
+def _sampler(
+    recipe: Recipe, named: list[tuple[str, Tensor]], lr: Tensor, temperature: Tensor | float, seed: int
+) -> Optimizer:
+    from atmc import samplers
+
+    section = recipe.sampler
+    # A gradient that is not finite shows in the loss, which the guard reads; on CUDA the step skips it by itself.
+    options: dict[str, Any] = {"seed": seed, "temperature": section.temperature, **section.options}
+    if lr.device.type == "cpu":
+        options.setdefault("nonfinite", "ignore")
+    kind: Any = {"atmc": samplers.ATMC, "sgnht": samplers.SGNHT, "sghmc": samplers.SGHMC, "sgld": samplers.SGLD}
+    kind = kind[section.name]
+    if section.name == "sgld":
+        if section.preconditioner != "none":
+            options["preconditioner"] = section.preconditioner
+    else:
+        options |= {"scheme": section.scheme, "friction": section.friction, "momentum_init": section.momentum_init}
+    if section.name in ("atmc", "sgnht"):
+        options |= {"inertia": section.inertia, "thermostat_init": section.thermostat_init}
+    if section.name == "sgnht":
+        options["thermostat"] = section.thermostat
+    given = {k: getattr(section, k) for k in ("mass", "noise", "speed_limit") if getattr(section, k) is not None}
+    try:
+        if section.speed is not None:
+            limit = math.inf if section.max_speed is None else section.max_speed
+            made = kind.from_speeds(named, section.lr, section.speed, limit, section.momentum, **options)
+        else:
+            made = kind(named, section.lr, **given, **options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"sampler: {error}") from error
+    for group in made.param_groups:
+        group["lr"] = lr
+        group["temperature"] = temperature
+    optimizer: Optimizer = made
+    return optimizer

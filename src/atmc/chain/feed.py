@@ -1,0 +1,61 @@
+"""Batches for a recorded step: read on the device where the data live there, else handed over by the host."""
+
+import torch
+from torch import Tensor
+
+from atmc.chain.examples import RunData
+from atmc.chain.parallel import World
+from atmc.chain.settings import Recipe
+from atmc.data import Batches, train_batches
+
+
+class HandedOver:
+    """A stream of batches at a fixed address, so that a recorded step can read them: `fetch` before each replay."""
+
+    def __init__(self, source: Batches) -> None:
+        self.source = source
+        self.num_data = source.num_data
+        self._held: tuple[Tensor, Tensor] | None = None
+
+    def start(self, step: int = 0) -> None:
+        self.source.start(step)
+
+    def ensure(self, step: int, count: int = 1) -> None:
+        self.source.ensure(step, count)
+        if self._held is None:
+            self.fetch(step)
+            self.source.start(step)
+
+    def fetch(self, step: int) -> None:
+        """Bring the batch of a step to where the recorded step looks for it; ordered on the current stream."""
+        x, y = self.source.batch(step)
+        if self._held is None:
+            self._held = (x.clone(memory_format=torch.preserve_format), y.clone())
+        else:
+            self._held[0].copy_(x, non_blocking=True)
+            self._held[1].copy_(y, non_blocking=True)
+
+    def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(step, int) or self._held is None:
+            raise ValueError("fetch the batch first")
+        return self._held
+
+    def close(self) -> None:
+        self.source.close()
+
+
+def make_feed(recipe: Recipe, data: RunData, device: torch.device, world: World, seed: int) -> Batches:
+    """The batches of the first chain; others take `with_seed` of it, so that data on the device are held once."""
+    ours = recipe.model.name != "custom"
+    half = recipe.run.precision == "bf16" and ours
+    return train_batches(
+        data.train,
+        recipe.data.batch_size,
+        device,
+        torch.bfloat16 if half else torch.float32,
+        recipe.data.augment,
+        seed,
+        rank=world.data_rank,
+        world=world.data_size,
+        workers=recipe.data.workers,
+    )

@@ -1,0 +1,75 @@
+"""What the host learns of a chain, and when: losses and temperatures, copied out behind the chain's back.
+
+An observation enqueues a copy of the device's loss buffer and goes on; the host reads it when it has arrived, usually
+while the next steps are already running.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from atmc.samplers import Sampler
+
+READINGS = ("kinetic_temperature", "thermostat_q01", "thermostat_q50", "thermostat_q99")
+_QUANTILES = (0.01, 0.5, 0.99)
+_MOST = 65_536  # thermostats looked at for their quantiles: plenty for three digits
+
+
+@dataclass
+class Observation:
+    """Losses of the steps [first, first + count), and readings at the end of them; on their way to the host."""
+
+    first: int
+    count: int
+    capacity: int
+    packed: Tensor
+    event: Any
+    made: float
+
+    @property
+    def ready(self) -> bool:
+        return self.event is None or bool(self.event.query())
+
+    def wait(self) -> None:
+        if self.event is not None:
+            self.event.synchronize()
+
+    def losses(self) -> list[float]:
+        """In the order of the steps."""
+        self.wait()
+        ring = self.packed[: self.capacity].tolist()
+        return [ring[step % self.capacity] for step in range(self.first, self.first + self.count)]
+
+    def readings(self) -> dict[str, float]:
+        """Kinetic temperature and thermostat; empty for an optimizer that has neither."""
+        self.wait()
+        return dict(zip(READINGS, self.packed[self.capacity :].tolist(), strict=False))
+
+
+@torch.no_grad()
+def observe(losses: Tensor, optimizer: Optimizer, first: int, count: int) -> Observation:
+    """Begin to copy out the losses of `count` steps from `first` on. Call it on the chain's stream."""
+    parts = [losses.double()]
+    if isinstance(optimizer, Sampler):
+        parts.append(optimizer.kinetic_temperature().double().reshape(1))
+        flat = [s.flat["thermostat"] for s in optimizer._shards if "thermostat" in s.flat]
+        if flat:
+            parts.append(_quantiles(torch.cat([f.reshape(-1) for f in flat]) if len(flat) > 1 else flat[0].reshape(-1)))
+    packed = torch.cat(parts)
+    event = None
+    if packed.is_cuda:
+        host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+        host.copy_(packed, non_blocking=True)
+        packed, event = host, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+    return Observation(first, count, len(losses), packed, event, time.monotonic())
+
+
+def _quantiles(flat: Tensor) -> Tensor:
+    some = flat[:: max(1, flat.numel() // _MOST)].double().sort().values
+    last = some.numel() - 1
+    return torch.stack([some[round(q * last)] for q in _QUANTILES])

@@ -1,0 +1,105 @@
+"""The processes of a run: one, or those that torchrun started.
+
+Several processes either share one chain (each has its part of every batch; gradients are averaged, and the sampler's
+noise is the same everywhere, so all hold the same weights) or share out the chains (chain i runs in process i mod n).
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atmc.chain.settings import Recipe
+from atmc.errors import InputError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among `size`; `share` is what they share: "data", "chains", or "nothing" where there is one."""
+
+    rank: int = 0
+    size: int = 1
+    share: str = "nothing"
+    control: Any = None  # a process group on the CPU for decisions, so that they never wait for a device
+
+    @property
+    def data_rank(self) -> int:
+        return self.rank if self.share == "data" else 0
+
+    @property
+    def data_size(self) -> int:
+        return self.size if self.share == "data" else 1
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes its chains' files."""
+        return self.data_rank == 0
+
+    def chains(self, recipe: Recipe) -> list[int]:
+        """The numbers of the chains that this process runs."""
+        mine = range(self.rank, recipe.chains, self.size) if self.share == "chains" else range(recipe.chains)
+        return list(mine)
+
+    def average_(self, flat: Tensor) -> None:
+        """Replace `flat` by its mean over the processes of a data-parallel chain. Can be captured (NCCL)."""
+        if self.data_size > 1:
+            torch.distributed.all_reduce(flat)
+            flat.div_(self.data_size)
+
+    def agree(self, wishes: Sequence[bool]) -> list[bool]:
+        """For each wish whether any process of the chain has it: decisions that depend on clocks or signals."""
+        if self.data_size == 1:
+            return list(wishes)
+        flags = torch.tensor([int(w) for w in wishes])
+        torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX, group=self.control)
+        return [bool(f) for f in flags]
+
+    def wait(self) -> None:
+        """Wait for the other processes of a data-parallel chain (after the one that writes has written)."""
+        if self.data_size > 1:
+            self.wait_for_all()
+
+    def wait_for_all(self) -> None:
+        """Wait for every process of the run."""
+        if self.size > 1:
+            torch.distributed.barrier(group=self.control)
+
+
+def join(recipe: Recipe, device: torch.device) -> World:
+    """This process's place, from torchrun's environment or from a process group that is already there."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return World()
+    if not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+            return World()
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size == 1:
+        return World()
+    share = recipe.run.parallel if recipe.run.parallel != "auto" else ("chains" if recipe.chains > 1 else "data")
+    if share == "chains" and recipe.chains < size:
+        raise InputError(f"chains = {recipe.chains} is fewer than the {size} processes: start {recipe.chains} or fewer")
+    if share == "data" and recipe.data.batch_size % size:
+        raise InputError(f"data.batch_size = {recipe.data.batch_size} is no multiple of the {size} processes")
+    return World(rank, size, share, dist.new_group(backend="gloo"))
+
+
+def pick_device(name: str) -> torch.device:
+    """The device a recipe names; `auto` is this process's GPU where there is one."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise InputError(f'run.device = "{name}", and PyTorch finds no CUDA device here: use "cpu" or "auto"')
+        index = int(name.partition(":")[2]) if ":" in name else local % torch.cuda.device_count()
+        if index >= torch.cuda.device_count():
+            raise InputError(f'run.device = "{name}", and there are {torch.cuda.device_count()} CUDA devices')
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+    return torch.device("cpu")

@@ -1,0 +1,91 @@
+"""Opening a run directory to run in it: make it where there is none, or see that what is there is this very run."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atmc.chain.examples import RunData
+from atmc.chain.files import write_bytes
+from atmc.chain.manifest import Manifest, hardware
+from atmc.chain.recipe import recipe_to_toml
+from atmc.chain.rundir import RECIPE, read_recipe
+from atmc.chain.schedule import Schedule, make_schedule
+from atmc.chain.settings import Recipe, flat
+from atmc.errors import InputError
+
+# What may differ when a run goes on: nothing of this changes what is sampled. The length may, see `_longer`.
+_FREE = ("run.", "name", "data.root", "data.workers")
+_LENGTH = "schedule.epochs"
+
+
+def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, network: dict[str, Any]) -> Manifest:
+    """The manifest of the run in `folder`: a new one, or that of the same run begun earlier."""
+    if Manifest.exists(folder):
+        manifest = Manifest.load(folder)
+        _check_same(manifest, folder, recipe, data)
+    else:
+        # A run killed in its first moments may have left these.
+        if folder.exists() and any(p.name not in (".lock", RECIPE) and p.suffix != ".tmp" for p in folder.iterdir()):
+            raise InputError(f"{folder} is not empty and not a run: choose another folder, or remove it first")
+        about = {
+            "digests": data.digests(),
+            "name": data.train.name,
+            "examples": len(data.train),
+            "shape": list(data.train.shape),
+            "classes": list(data.train.classes),
+            "mean": list(data.train.mean),
+            "std": list(data.train.std),
+        }
+        manifest = Manifest.create(
+            folder, seed=recipe.seed, chains=recipe.chains, data=about, network=network, sessions=[], checkpoints=[]
+        )
+    manifest.values["recipe"] = text = recipe_to_toml(recipe)
+    manifest.record(RECIPE, write_bytes(folder / RECIPE, text.encode()))
+    manifest.values["sessions"].append(
+        {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "hardware": hardware(device)}
+    )
+    manifest.commit()
+    return manifest
+
+
+def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData) -> None:
+    before, now = flat(read_recipe(manifest)), flat(recipe)
+    for key, value in now.items():
+        if before.get(key) == value or key.startswith(_FREE) or key == _LENGTH:
+            continue
+        raise InputError(
+            f"{folder} was begun with {key} = {before.get(key)!r}, not {value!r}: "
+            "use the same value to go on with it, or another folder for a new run"
+        )
+    if before[_LENGTH] != now[_LENGTH]:
+        _check_longer(read_recipe(manifest), recipe, manifest, folder)
+    digest = manifest.values["data"]["digests"]["train"]
+    if digest != data.train.digest:
+        raise InputError(
+            f"{folder} was begun on other training data (checksum {digest[:12]}…): {data.train.name} changed"
+        )
+
+
+def _check_longer(before: Recipe, now: Recipe, manifest: Manifest, folder: Path) -> None:
+    """A run may be made longer (or shorter) where that changes nothing of what it has done already."""
+    examples = int(manifest.values["data"]["examples"])
+    old, new = make_schedule(before, examples), make_schedule(now, examples)
+    done = max((int(record["step"]) for record in manifest.values["checkpoints"]), default=0)
+    if now.chains > 1:
+        done = old.steps  # chains keep their own checkpoints; be strict rather than look into each
+    if not _same_until(done, old, new):
+        raise InputError(
+            f"{folder} was begun with {_LENGTH} = {before.schedule.epochs}, not {now.schedule.epochs}, which changes "
+            f"the {done} steps it has made: keep it, or use another folder (cyclic or constant ones can be extended)"
+        )
+
+
+def _same_until(done: int, old: Schedule, new: Schedule) -> bool:
+    return (
+        done <= min(old.steps, new.steps)
+        and torch.equal(old.lr[:done], new.lr[:done])
+        and torch.equal(old.temperature[:done], new.temperature[:done])
+        and [k for k in old.sample_after if k <= done] == [k for k in new.sample_after if k <= done]
+    )

@@ -1,0 +1,117 @@
+"""Recipes as TOML: read, override, check, and write out with every default.
+
+A person meets recipes through this file, so each mistake ends in one line that names the key, says what is wrong with
+it, and offers the nearest valid one.
+"""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from atmc.chain.recipe_errors import explain, nearest
+from atmc.chain.recipe_rules import check_recipe
+from atmc.chain.settings import SECTIONS, Recipe
+from atmc.errors import InputError
+
+
+def recipe_folders() -> list[Path]:
+    """Where a recipe's bare name is looked for: here first, then beside the package."""
+    package = Path(__file__).resolve().parents[1]
+    return [Path("recipes"), package / "recipes", package.parents[1] / "recipes"]
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The file of `name`: a path, or the bare name of a recipe that ships (`digits-atmc`, `cifar10/sgd`)."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    bare = str(name).removesuffix(".toml").removeprefix("recipes/")
+    shipped: list[str] = []
+    for folder in recipe_folders():
+        candidate = folder / f"{bare}.toml"
+        if candidate.is_file():
+            return candidate
+        shipped += [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.toml"))]
+    hint = nearest(bare, shipped)
+    raise InputError(f"no recipe {name}" + (f"; did you mean {hint}?" if hint else ""))
+
+
+def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe; `overrides` are `key=value` with the value as TOML writes it (quotes optional)."""
+    path = find_recipe(path_or_name)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a TOML file: {error}") from None
+    values.setdefault("name", path.stem)
+    try:
+        return recipe_from_values(values, overrides)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def recipe_from_values(values: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """A checked recipe from nested values and overrides."""
+    for override in overrides:
+        _set(values, override)
+    try:
+        from pydantic import TypeAdapter, ValidationError
+    except ImportError:
+        raise InputError("recipe files need pydantic: pip install 'atmc[cli]'") from None
+    try:
+        # Through JSON: there pydantic's strict mode takes tables for sections and still no "3" for 3.
+        recipe = TypeAdapter(Recipe).validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        raise InputError(explain(error.errors(include_url=False)[0])) from None
+    return check_recipe(recipe)
+
+
+def _set(values: dict[str, Any], override: str) -> None:
+    """Put one `key=value` into nested `values`."""
+    key, sign, text = override.partition("=")
+    key, text = key.strip(), text.strip()
+    if not sign or not key:
+        raise InputError(f"--set {override}: must be key=value, for example sampler.temperature=0.5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string, so that a shell needs no second pair of quotes
+    *sections, last = key.split(".")
+    place = values
+    for part in sections:
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise InputError(f"--set {override}: {part} is not a section")
+    place[last] = value
+
+
+def recipe_to_toml(recipe: Recipe) -> str:
+    """The resolved recipe: every key with its value, what is not set as a comment."""
+    lines: list[str] = []
+    for key, value in recipe.to_dict().items():
+        if key in SECTIONS:
+            lines += ["", f"[{key}]"]
+            lines += [_line(inner, item) for inner, item in value.items()]
+        else:
+            lines.append(_line(key, value))
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any) -> str:
+    return f"# {key} is not set" if value is None else f"{key} = {_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it. Floats keep all their digits, so that reading back gives the same run."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+    return repr(value)

@@ -1,0 +1,160 @@
+"""Combinations that cannot be run, each said in one line that begins with the key.
+
+These need no data; what depends on them (a batch larger than the training set) is checked where they are loaded.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from atmc.chain.settings import Recipe, flat
+from atmc.errors import InputError
+
+_SAMPLERS = {"atmc", "sgnht", "sghmc", "sgld"}
+
+# key → (what must hold of a value that is set, the same in words)
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "seed": (lambda v: 0 <= v < 2**62, "from 0 to 2^62"),
+    "chains": (lambda v: v >= 1, "at least 1"),
+    "data.batch_size": (lambda v: v >= 1, "at least 1"),
+    "data.validation": (lambda v: v >= 0, "at least 0"),
+    "data.workers": (lambda v: v >= 0, "at least 0"),
+    "model.depth": (lambda v: v >= 1, "at least 1"),
+    "model.width": (lambda v: v >= 1, "at least 1"),
+    "target.prior_scale": (lambda v: v > 0, "above 0"),
+    "sampler.lr": (lambda v: 0 < v < math.inf, "above 0 and finite"),
+    "sampler.speed": (lambda v: 0 < v < math.inf, "above 0 and finite"),
+    "sampler.max_speed": (lambda v: v > 0, "above 0"),
+    "sampler.momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "sampler.mass": (lambda v: 0 < v < math.inf, "above 0 and finite"),
+    "sampler.noise": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
+    "sampler.speed_limit": (lambda v: v > 0, "above 0"),
+    "sampler.temperature": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
+    "sampler.inertia": (lambda v: 0 < v < math.inf, "above 0 and finite"),
+    "sampler.weight_decay": (lambda v: v >= 0, "at least 0"),
+    "schedule.epochs": (lambda v: v >= 1, "at least 1"),
+    "schedule.cycle_epochs": (lambda v: v >= 1, "at least 1"),
+    "schedule.burn_in_epochs": (lambda v: v >= 0, "at least 0"),
+    "schedule.sample_every_steps": (lambda v: v >= 1, "at least 1"),
+    "schedule.gamma": (lambda v: 0 < v <= 1, "in (0, 1]"),
+    "schedule.lr_floor": (lambda v: 0 <= v <= 1, "in [0, 1]"),
+    "schedule.warmup_epochs": (lambda v: v >= 0, "at least 0"),
+    "schedule.warm_start_epochs": (lambda v: v >= 0, "at least 0"),
+    "schedule.warm_start_lr": (lambda v: 0 < v < math.inf, "above 0 and finite"),
+    "schedule.warm_start_momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "schedule.temperature_ramp_epochs": (lambda v: v >= 0, "at least 0"),
+    "schedule.explore_fraction": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "run.checkpoint_minutes": (lambda v: v > 0, "above 0"),
+    "run.log_steps": (lambda v: v >= 0, "at least 0"),
+    "run.max_rollbacks": (lambda v: v >= 0, "at least 0"),
+    "run.rollback_factor": (lambda v: 0 < v < 1, "in (0, 1)"),
+    "run.explode": (lambda v: v > 1, "above 1"),
+    "run.evaluate_batch": (lambda v: v >= 1, "at least 1"),
+}
+
+
+def check_recipe(recipe: Recipe) -> Recipe:
+    """`recipe` itself, or `InputError` with the first thing that is wrong with it."""
+    for line in _complaints(recipe):
+        raise InputError(line)
+    return recipe
+
+
+def _complaints(recipe: Recipe) -> Iterator[str]:
+    values = flat(recipe)
+    for key, (holds, words) in _RANGES.items():
+        value = values[key]
+        if value is not None and not holds(value):  # NaN holds for nothing, so it ends here too
+            yield f"{key} = {value!r} must be {words}"
+    yield from _schedule(recipe)
+    yield from _sampler(recipe)
+    yield from _rest(recipe)
+
+
+def _schedule(recipe: Recipe) -> Iterator[str]:
+    plan = recipe.schedule
+    if plan.kind == "cyclic":
+        if plan.cycle_epochs is None:
+            yield 'schedule.cycle_epochs is not set, and schedule.kind = "cyclic" needs it'
+        elif plan.cycle_epochs > plan.epochs:
+            yield (
+                f"schedule.cycle_epochs = {plan.cycle_epochs} is longer than the run "
+                f"(schedule.epochs = {plan.epochs}): no cycle would end"
+            )
+    elif plan.cycle_epochs is not None:
+        yield f'schedule.cycle_epochs has no meaning with schedule.kind = "{plan.kind}": leave it out, or use "cyclic"'
+    if plan.burn_in_epochs >= plan.epochs:
+        yield (
+            f"schedule.burn_in_epochs = {plan.burn_in_epochs} leaves nothing to sample of "
+            f"schedule.epochs = {plan.epochs}"
+        )
+    if plan.milestones and plan.kind != "step":
+        yield f'schedule.milestones has no meaning with schedule.kind = "{plan.kind}": leave it out, or use "step"'
+    if plan.kind == "step" and (
+        not plan.milestones or sorted(set(plan.milestones)) != plan.milestones or plan.milestones[-1] >= plan.epochs
+    ):
+        yield (
+            f"schedule.milestones = {plan.milestones} must be rising epochs below schedule.epochs = {plan.epochs} "
+            'for schedule.kind = "step"'
+        )
+    if plan.warmup_epochs >= plan.epochs:
+        yield f"schedule.warmup_epochs = {plan.warmup_epochs} is not shorter than schedule.epochs = {plan.epochs}"
+    if plan.temperature_schedule == "ramp" and not 0 < plan.temperature_ramp_epochs <= plan.epochs:
+        yield (
+            f"schedule.temperature_ramp_epochs = {plan.temperature_ramp_epochs} must be from 1 to schedule.epochs = "
+            f'{plan.epochs} for schedule.temperature_schedule = "ramp"'
+        )
+    if plan.temperature_schedule == "explore" and plan.kind != "cyclic":
+        yield 'schedule.temperature_schedule = "explore" needs schedule.kind = "cyclic"'
+    if plan.temperature_schedule == "explore" and plan.explore_fraction == 0:
+        yield 'schedule.explore_fraction must be above 0 for schedule.temperature_schedule = "explore"'
+
+
+def _sampler(recipe: Recipe) -> Iterator[str]:
+    sampler, plan = recipe.sampler, recipe.schedule
+    speeds = [key for key in ("speed", "max_speed") if getattr(sampler, key) is not None]
+    direct = [key for key in ("mass", "noise", "speed_limit") if getattr(sampler, key) is not None]
+    if speeds and direct:
+        yield f"sampler.{direct[0]} and sampler.{speeds[0]} say the same thing twice: give speeds or mass, not both"
+    if sampler.max_speed is not None and sampler.speed is None:
+        yield "sampler.max_speed needs sampler.speed beside it"
+    if sampler.name in _SAMPLERS and sampler.name != "sgld":
+        if sampler.speed is not None and sampler.momentum is None:
+            yield "sampler.momentum is not set, and sampler.speed needs it"
+        if sampler.momentum is not None and sampler.speed is None:
+            yield "sampler.momentum needs sampler.speed beside it; with sampler.mass give sampler.noise instead"
+    if sampler.name in ("sgd", "sgld") and (speeds or direct):
+        yield f'sampler.{(speeds + direct)[0]} has no meaning with sampler.name = "{sampler.name}"'
+    if sampler.name == "sgld" and sampler.momentum is not None:
+        yield 'sampler.momentum has no meaning with sampler.name = "sgld"'
+    if sampler.name in _SAMPLERS:
+        if sampler.weight_decay:
+            yield (
+                f'sampler.weight_decay has no meaning with sampler.name = "{sampler.name}": '
+                "say it as target.prior and target.prior_scale"
+            )
+        if sampler.nesterov:
+            yield f'sampler.nesterov has no meaning with sampler.name = "{sampler.name}"'
+        if recipe.target.prior == "none":
+            yield f'target.prior = "none" has no posterior to sample with sampler.name = "{sampler.name}"'
+        if recipe.model.norm == "bn":
+            yield (
+                f'model.norm = "bn" cannot be sampled with sampler.name = "{sampler.name}" (BatchNorm makes the '
+                'likelihood depend on the batch): use "none" or "frn"'
+            )
+    elif plan.warm_start_epochs:
+        yield 'schedule.warm_start_epochs has no meaning with sampler.name = "sgd", which is the warm start'
+    elif sampler.nesterov and not sampler.momentum:
+        yield "sampler.nesterov needs sampler.momentum above 0"
+
+
+def _rest(recipe: Recipe) -> Iterator[str]:
+    for split in recipe.run.evaluate:
+        if split not in ("train", "validation", "test"):
+            yield f'run.evaluate: "{split}" is not a split; use "train", "validation" or "test"'
+        if split == "validation" and recipe.data.validation == 0:
+            yield 'run.evaluate asks for "validation", and data.validation = 0 holds nothing out'
+    if recipe.run.device not in ("auto", "cpu", "cuda") and not recipe.run.device.startswith("cuda:"):
+        yield f'run.device = "{recipe.run.device}" must be auto, cpu, cuda or cuda:N'
+    if recipe.run.parallel == "data" and recipe.chains > 1:
+        yield f'run.parallel = "data" runs one chain over all processes, and chains = {recipe.chains}'

@@ -1,0 +1,151 @@
+"""Step size, temperature and sampling times of a whole run, as tables over its steps.
+
+Tables, because then the schedule costs the host nothing: the device looks the numbers up by its own step counter, and
+hundreds of captured steps can be enqueued without a word in between. A million steps are 4 MB.
+
+An epoch is rarely a whole number of steps. All times given in epochs are rounded up to the first step by which that
+many epochs have been seen, one by one, so that rounding never adds up.
+"""
+
+import bisect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from atmc.chain.settings import Recipe, ScheduleSection
+from atmc.errors import InputError
+
+StepsFor = Callable[[float], int]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`lr[t]` and `temperature[t]` for step t, and the numbers of steps after which a sample is taken."""
+
+    lr: Tensor  # float32 [steps], on the CPU
+    temperature: Tensor  # float32 [steps]
+    warm_steps: int  # the first steps, made by SGD
+    sample_after: tuple[int, ...]  # rising; k means: once k steps are done
+    cycle_ends: tuple[int, ...]  # rising, the last is the last step; one only where nothing cycles
+    steps_per_epoch: float
+
+    @property
+    def steps(self) -> int:
+        return len(self.lr)
+
+    def epoch(self, done: int) -> float:
+        """Epochs of data seen after `done` steps."""
+        return done / self.steps_per_epoch
+
+    def cycle(self, done: int) -> int:
+        """The cycle, counted from 0, in which step `done` falls."""
+        return min(bisect.bisect_right(self.cycle_ends, done), len(self.cycle_ends) - 1)
+
+    def next_stop(self, done: int) -> int:
+        """The first sampling time or change of phase after `done` steps, or the end."""
+        at = bisect.bisect_right(self.sample_after, done)
+        stop = self.sample_after[at] if at < len(self.sample_after) else self.steps
+        return self.warm_steps if done < self.warm_steps < stop else stop
+
+
+def steps_for(num_data: int, batch_size: int) -> StepsFor:
+    """The number of steps after which so many epochs have been seen in full."""
+    return lambda epochs: math.ceil(epochs * num_data / batch_size - 1e-9)
+
+
+def make_schedule(recipe: Recipe, num_data: int) -> Schedule:
+    """The tables of `recipe` for a training set of `num_data` examples."""
+    plan = recipe.schedule
+    after = steps_for(num_data, recipe.data.batch_size)
+    # Everything is laid out on the stream of steps from the start, warm start included.
+    warm = after(plan.warm_start_epochs)
+
+    def since(epochs: float) -> int:
+        """Steps from the end of the warm start to `epochs` epochs after it."""
+        return after(plan.warm_start_epochs + epochs) - warm
+
+    steps = since(plan.epochs)
+    ends = _cycle_ends(plan, steps, since)
+    lr = _factor(plan, steps, ends, since) * recipe.sampler.lr
+    temperature = _temperature(plan, steps, ends, since) * recipe.sampler.temperature
+    # The warm start descends along one cosine, so that the sampler takes over from a network at rest.
+    descent = 0.5 * (1 + torch.cos(math.pi * torch.arange(warm, dtype=torch.float64) / max(1, warm)))
+    return Schedule(
+        lr=torch.cat([descent * plan.warm_start_lr, lr]).float(),
+        temperature=torch.cat([torch.zeros(warm, dtype=torch.float64), temperature]).float(),
+        warm_steps=warm,
+        sample_after=tuple(warm + k for k in _sampling_times(plan, steps, ends, since)),
+        cycle_ends=tuple(warm + k for k in ends),
+        steps_per_epoch=num_data / recipe.data.batch_size,
+    )
+
+
+def _cycle_ends(plan: ScheduleSection, steps: int, since: StepsFor) -> list[int]:
+    if plan.kind != "cyclic" or not plan.cycle_epochs:
+        return [steps]
+    ends = [since(e) for e in range(plan.cycle_epochs, plan.epochs + 1, plan.cycle_epochs)]
+    return ends if ends[-1] == steps else [*ends, steps]  # a last cycle may be cut short by the run's end
+
+
+def _phase(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
+    """For each step how far its cycle has come, in [0, 1)."""
+    assert plan.cycle_epochs
+    starts = torch.tensor([0, *ends[:-1]], dtype=torch.float64)
+    length = torch.tensor(ends, dtype=torch.float64) - starts
+    if plan.epochs % plan.cycle_epochs:  # the one cut short goes at the pace of a whole one
+        length[-1] = since(plan.cycle_epochs)
+    t = torch.arange(steps, dtype=torch.float64)
+    which = torch.bucketize(t, torch.tensor(ends, dtype=torch.float64), right=True)
+    return (t - starts[which]) / length[which]
+
+
+def _factor(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
+    t = torch.arange(steps, dtype=torch.float64)
+    if plan.kind == "cyclic":
+        factor = 0.5 * (1 + torch.cos(math.pi * _phase(plan, steps, ends, since)))  # Sect. 5 of the paper
+    elif plan.kind == "cosine":
+        factor = 0.5 * (1 + torch.cos(math.pi * t / steps))
+    elif plan.kind == "step":
+        passed = sum(((t >= since(milestone)).double() for milestone in plan.milestones), torch.zeros_like(t))
+        factor = torch.full_like(t, plan.gamma) ** passed
+    else:
+        factor = torch.ones_like(t)
+    factor = factor.clamp(min=plan.lr_floor)
+    if plan.warmup_epochs:
+        factor = factor * ((t + 1) / since(plan.warmup_epochs)).clamp(max=1.0)
+    return factor
+
+
+def _temperature(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
+    t = torch.arange(steps, dtype=torch.float64)
+    if plan.temperature_schedule == "ramp":
+        return (t / since(plan.temperature_ramp_epochs)).clamp(max=1.0)
+    if plan.temperature_schedule == "explore":
+        return (_phase(plan, steps, ends, since) >= plan.explore_fraction).double()
+    return torch.ones_like(t)
+
+
+def _sampling_times(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> list[int]:
+    burn_in = since(plan.burn_in_epochs)
+    if plan.sample_every_steps:
+        times = list(range(burn_in + plan.sample_every_steps, steps + 1, plan.sample_every_steps))
+        if not times:
+            raise InputError(
+                f"schedule.sample_every_steps = {plan.sample_every_steps} is longer than the {steps - burn_in} steps "
+                "after schedule.burn_in_epochs: no sample would be taken"
+            )
+        return times
+    if plan.kind == "cyclic":
+        # "Collecting after 150 epochs" with cycles of 50 means that the cycle ending at 200 is the first to give one.
+        whole = ends if plan.epochs % (plan.cycle_epochs or 1) == 0 else ends[:-1]
+        times = [end for end in whole if end > burn_in]
+        if not times:
+            raise InputError(
+                f"schedule.burn_in_epochs = {plan.burn_in_epochs} leaves no whole cycle of schedule.cycle_epochs = "
+                f"{plan.cycle_epochs} within schedule.epochs = {plan.epochs}: no sample would be taken"
+            )
+        return times
+    return [steps]

@@ -1,0 +1,172 @@
+"""What a run is, in one object: data, network, target, sampler, schedule, and how to run it.
+
+Plain frozen dataclasses, so that the engine needs nothing but torch; `recipe.load_recipe` reads them from TOML and
+lets pydantic check every key and type. Where a number is the paper's it says so; `None` means "not set".
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+# Read by pydantic where it validates these classes; harmless without it.
+_STRICT: dict[str, Any] = {"extra": "forbid", "strict": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """Which examples, and how they are shown."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    name: str = "digits"  # a name that `atmc data list` knows, or folder:PATH, shards:GLOB, synthetic:…
+    test_name: str | None = None  # where the test split lives elsewhere (shards); otherwise the split of `name`
+    root: str | None = None  # where data sets are kept; otherwise the ATMC_DATA variable or the cache folder
+    batch_size: int = 128  # over all processes of a data-parallel chain
+    augment: Literal["none", "crop", "flip", "crop-flip", "resized-crop-flip"] = "none"
+    validation: int = 0  # examples held out of the training set, by a rule that does not depend on the seed
+    workers: int = 8  # decoding processes, for data that stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
+    """Which network. Classes and channels follow from the data."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    name: str = "resnetpp"
+    depth: int = 20
+    width: int | None = None  # not set: the usual one of that network
+    norm: Literal["none", "bn", "frn"] = "none"
+    options: dict[str, Any] = field(default_factory=dict)  # handed to the network as they are
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSection:
+    """What is sampled: the likelihood of the labels and the prior of the weights."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    prior: Literal["resnetpp", "gaussian", "gaussian-fan-in", "laplace", "student-t", "horseshoe", "none"] = "resnetpp"
+    prior_scale: float | None = None  # b of the group Laplace (the paper has 5), or the prior's scale
+    likelihood: Literal["categorical", "noisy-dirichlet", "dirclip", "gaussian"] = "categorical"
+    likelihood_options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerSection:
+    """How the chain moves. `lr` is the step size h; speeds are per step, as the paper gives them."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    name: Literal["atmc", "sgnht", "sghmc", "sgld", "sgd"] = "atmc"
+    lr: float = 1e-3
+    speed: float | None = None  # average speed per step: m = (speed/lr)^-2
+    max_speed: float | None = None  # c = max_speed/lr; not set = Gaussian kinetic energy
+    momentum: float | None = None  # e^(-D lr) of a sampler; the momentum of SGD
+    mass: float | None = None
+    noise: float | None = None  # D
+    speed_limit: float | None = None  # c
+    temperature: float = 1.0
+    inertia: float = 1.0  # mu; the paper has 1
+    thermostat: Literal["element", "scalar"] = "element"  # SGNHT
+    thermostat_init: float = 0.0
+    momentum_init: Literal["zero", "law"] = "zero"
+    scheme: Literal["fused", "strang"] = "fused"
+    friction: Literal["corrected", "frozen"] = "corrected"
+    preconditioner: Literal["none", "rmsprop"] = "none"  # SGLD
+    weight_decay: float = 0.0  # SGD
+    nesterov: bool = False  # SGD
+    options: dict[str, Any] = field(default_factory=dict)  # further arguments of the sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSection:
+    """How long, with which step size and temperature, and when samples are taken."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    epochs: int = 100
+    kind: Literal["cyclic", "cosine", "constant", "step"] = "cyclic"
+    cycle_epochs: int | None = None  # cyclic
+    burn_in_epochs: int = 0  # samples are taken after this epoch
+    sample_every_steps: int | None = None  # otherwise one sample at each cycle's end, or at the run's
+    milestones: list[int] = field(default_factory=list)  # step: epochs at which lr is multiplied by `gamma`
+    gamma: float = 0.1
+    lr_floor: float = 0.0  # the step size never falls below this fraction of lr
+    warmup_epochs: int = 0  # lr rises linearly at the very start
+    warm_start_epochs: int = 0  # SGD on the same target first, in addition to `epochs`
+    warm_start_lr: float = 0.05
+    warm_start_momentum: float = 0.9
+    temperature_schedule: Literal["constant", "ramp", "explore"] = "constant"
+    temperature_ramp_epochs: int = 0  # ramp: T rises linearly from 0 over these epochs
+    explore_fraction: float = 0.0  # explore: T = 0 in the first part of each cycle
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSection:
+    """Where and how carefully. Nothing here changes what is sampled."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
+    precision: Literal["float32", "bf16"] = "float32"  # of activations; states are always float32
+    compile: bool = False
+    deterministic: bool = False
+    parallel: Literal["auto", "chains", "data"] = "auto"  # what torchrun's processes share
+    checkpoint_minutes: float = 5.0
+    log_steps: int = 0  # 0: once an epoch, and at least every 400 steps
+    max_rollbacks: int = 3
+    rollback_factor: float = 0.5  # what a divergence multiplies the step size with
+    explode: float = 4.0  # a smoothed loss above this many times log(classes) is a divergence
+    evaluate: list[str] = field(default_factory=lambda: ["test"])
+    evaluate_batch: int = 500
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A whole run. Two runs of equal recipes on the same machine are equal."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    name: str = "run"
+    seed: int = 0
+    chains: int = 1
+    data: DataSection = field(default_factory=DataSection)
+    model: ModelSection = field(default_factory=ModelSection)
+    target: TargetSection = field(default_factory=TargetSection)
+    sampler: SamplerSection = field(default_factory=SamplerSection)
+    schedule: ScheduleSection = field(default_factory=ScheduleSection)
+    run: RunSection = field(default_factory=RunSection)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values; the inverse of `recipe_from_dict`."""
+        return dataclasses.asdict(self)
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": DataSection,
+    "model": ModelSection,
+    "target": TargetSection,
+    "sampler": SamplerSection,
+    "schedule": ScheduleSection,
+    "run": RunSection,
+}
+
+
+def recipe_from_dict(values: dict[str, Any]) -> Recipe:
+    """A recipe from values that are known to be right, such as a run's own resolved recipe."""
+    plain = {key: value for key, value in values.items() if key not in SECTIONS}
+    parts = {key: kind(**values.get(key, {})) for key, kind in SECTIONS.items()}
+    return Recipe(**plain, **parts)
+
+
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """Dotted keys to values, in the order of the classes: what `--set` and error messages speak of."""
+    out: dict[str, Any] = {}
+    for key, value in recipe.to_dict().items():
+        if key in SECTIONS:
+            out.update({f"{key}.{inner}": item for inner, item in value.items()})
+        else:
+            out[key] = value
+    return out
