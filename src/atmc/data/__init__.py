@@ -1,1 +1,46 @@
-"""Named data sets to tensors: find, fetch, verify, decode, batch, augment."""
+"""Named data sets to tensors: find, fetch, verify, decode, batch, augment.
+
+train = atmc.data.load("cifar10", "train")            # ImageData: uint8 images, labels, classes, mean, std, digest
+train, validation = atmc.data.hold_out(train, 5_000)  # a fixed rule, the same for every run
+batches = atmc.data.DeviceBatches(train, 128, "cuda", torch.bfloat16, augment="crop-flip", seed=0)
+for step in range(batches.steps_for(epochs=10)):
+    x, y = batches.batch(step)                        # a position is the global step and nothing else
+"""
+
+from atmc.data.base import DatasetInfo, ImageData, default_root
+from atmc.data.batches import Batches
+from atmc.data.catalogue import available, fetch, is_streaming, load, open_source
+from atmc.data.choose import eval_batches, train_batches
+from atmc.data.device import DeviceBatches
+from atmc.data.evaluation import EvalBatches
+from atmc.data.picture import read_image
+from atmc.data.planning import EpochPlan, plan
+from atmc.data.source import ArraySource, Source
+from atmc.data.split import hold_out
+from atmc.data.store import DeviceStore
+from atmc.data.stream import StreamBatches, StreamEvalBatches
+
+__all__ = [
+    "ArraySource",
+    "Batches",
+    "DatasetInfo",
+    "DeviceBatches",
+    "DeviceStore",
+    "EpochPlan",
+    "EvalBatches",
+    "ImageData",
+    "Source",
+    "StreamBatches",
+    "StreamEvalBatches",
+    "available",
+    "default_root",
+    "eval_batches",
+    "fetch",
+    "hold_out",
+    "is_streaming",
+    "load",
+    "open_source",
+    "plan",
+    "read_image",
+    "train_batches",
+]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -24,14 +23,15 @@ from torch import Tensor
 
 from atmc.data.augment import parse_augment
 from atmc.data.base import ImageData
-from atmc.data.plan import plan
+from atmc.data.batches import Batches
+from atmc.data.planning import plan
 from atmc.data.store import DeviceStore
 from atmc.errors import InputError
 
 Kernel = Literal["auto", "plain", "triton"]
 
 
-class DeviceBatches:
+class DeviceBatches(Batches):
     """Shuffled, augmented, normalised batches of an in-memory data set, capturable in a CUDA graph.
 
     `batch_size` is that of the whole step; with `world` processes each gets its `rank`'s equal share of every batch,
@@ -56,10 +56,7 @@ class DeviceBatches:
         world: int = 1,
         kernel: Kernel = "auto",
     ) -> None:
-        if not 1 <= batch_size <= len(data):
-            raise InputError(f"batch_size = {batch_size} does not fit {data.name}: choose 1 to {len(data)}")
-        if not 0 <= rank < world or batch_size % world:
-            raise InputError(f"batch_size = {batch_size} does not split over {world} processes (this is {rank})")
+        self._arrange(data.name, len(data), batch_size, seed, rank, world)
         self._pad, self._flip = parse_augment(augment, pad)
         if (self._pad or self._flip) and data.images.ndim != 4:
             raise InputError(
@@ -67,8 +64,6 @@ class DeviceBatches:
             )
         self.store = DeviceStore(data, device, dtype, self._pad)
         self.device, self.dtype = self.store.device, dtype
-        self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
-        self.num_data = len(data)
         self._share = batch_size // world
         self._lane = torch.arange(self._share, device=self.device) + rank * self._share
         self._allocate_ring()
@@ -81,19 +76,6 @@ class DeviceBatches:
         self._ring = torch.zeros(2 * self.num_data, 3, dtype=torch.int64, device=self.device)
         self._resident: list[int | None] = [None, None]
         self._step = torch.zeros((), dtype=torch.int64, device=self.device)
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """N / batch, rarely a whole number: epoch boundaries may fall inside a batch."""
-        return self.num_data / self.batch_size
-
-    def steps_for(self, epochs: float) -> int:
-        """The number of steps after which `epochs` epochs have been seen in full."""
-        return math.ceil(epochs * self.num_data / self.batch_size - 1e-9)
-
-    def epoch_at(self, step: int) -> int:
-        """The epoch that the first example of step `step` belongs to."""
-        return step * self.batch_size // self.num_data
 
     def with_seed(self, seed: int) -> DeviceBatches:
         """The same data in another order, for another chain: the store is shared, the ring is not."""
@@ -168,6 +150,9 @@ class DeviceBatches:
             if drop_last and len(whole) < self.batch_size:
                 return
             yield self._take(whole.tensor_split(self.world)[self.rank])
+
+    def close(self) -> None:
+        """Nothing to let go of: what is on the device goes with this object."""
 
 
 def _triton_serves(store: DeviceStore) -> bool:

@@ -7,20 +7,31 @@ left alone. The rule is stratified: each class gives its share, to within one ex
 from __future__ import annotations
 
 import hashlib
+from typing import overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from atmc.data.base import ImageData
-from atmc.data.plan import SPLIT, words
+from atmc.data.planning import SPLIT, words
+from atmc.data.source import Source
 from atmc.errors import InputError
 
 
-def hold_out(data: ImageData, size: int) -> tuple[ImageData, ImageData]:
-    """(training rest, validation), each in the original order. `size` 0 gives an empty validation set."""
+@overload
+def hold_out(data: ImageData, size: int) -> tuple[ImageData, ImageData]: ...
+@overload
+def hold_out(data: Source, size: int) -> tuple[Source, Source]: ...
+def hold_out(data: ImageData | Source, size: int) -> tuple[ImageData, ImageData] | tuple[Source, Source]:
+    """(training rest, validation), each in the original order. `size` 0 gives an empty validation set.
+
+    The rule goes by the name before any colon: a folder of pictures may move without its split changing.
+    """
     rest, held = held_out_index(data.labels, size, data.name.partition(":")[0])
-    return data.subset(rest), data.subset(held, "validation")
+    if isinstance(data, ImageData):
+        return data.subset(rest, data.split), data.subset(held, "validation")
+    return data.subset(rest, data.split), data.subset(held, "validation")
 
 
 def held_out_index(labels: Tensor, size: int, name: str) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atmc.data.augment import lookup_table, normalise, table_offsets
 from atmc.data.base import ImageData
-from atmc.data.plan import EpochPlan
+from atmc.data.planning import EpochPlan
 from atmc.errors import InputError
 
 

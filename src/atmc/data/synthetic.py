@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from atmc.data.base import ImageData, digest_of
-from atmc.data.plan import SYNTHETIC, permutation, words
+from atmc.data.planning import SYNTHETIC, permutation, words
 from atmc.errors import InputError
 
 # Of the sum of two uniform numbers in 0 … 127, in units of 255.

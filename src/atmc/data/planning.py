@@ -18,7 +18,7 @@ from torch import Tensor
 Words = npt.NDArray[np.uint64]
 
 # Purposes: the third word of the counter.
-ORDER, AUGMENT, SPLIT, SYNTHETIC = range(4)
+ORDER, AUGMENT, SPLIT, SYNTHETIC, GROUPS = range(5)
 _MASK = (1 << 64) - 1
 
 
@@ -89,3 +89,17 @@ def plan(seed: int, epoch: int, n: int, pad: int = 0, flip: bool = False) -> Epo
         if flip:
             mirrored = torch.from_numpy(flips(drawn))
     return EpochPlan(torch.from_numpy(order(seed, epoch, n)), dx, dy, mirrored)
+
+
+def grouped_order(seed: int, epoch: int, groups: npt.NDArray[np.int64], window: int) -> npt.NDArray[np.int64]:
+    """An epoch's order for examples that lie in groups (shards) best read a few at a time.
+
+    The groups are shuffled and taken `window` at a time; within such a window all examples are shuffled together. Each
+    example comes once, and at any moment only `window` groups are being read.
+    """
+    count = int(groups.max()) + 1 if len(groups) else 0
+    place = np.empty(count, dtype=np.uint64)
+    place[permutation(words(seed, epoch, GROUPS, count))] = np.arange(count, dtype=np.uint64) // np.uint64(window)
+    high = np.uint64(max(1, (count // window).bit_length()))
+    keys = (words(seed, epoch, ORDER, len(groups)) >> high) | (place[groups] << (np.uint64(64) - high))
+    return permutation(keys)
