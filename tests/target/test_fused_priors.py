@@ -119,7 +119,7 @@ def test_fused_priors_on_the_gpu():
 def test_one_launch_and_no_host_wait():
     net = nn.ModuleList([Net() for _ in range(10)]).cuda()
     rule = RULE.override(priors.Normal(1.0), name="*.gaps").override(priors.Normal(1.0), name="*.loose")
-    xs = [p.detach().contiguous(memory_format=torch.preserve_format) for p in net.parameters()]
+    xs = [p.detach().clone() for p in net.parameters()]
     given = rule.assign(net)
     grads = [torch.zeros_like(x) for x in xs]
     given.add_grad_and_log_prob_(xs, grads)
@@ -169,6 +169,10 @@ def test_a_captured_step_follows_the_parameters(grads_in_graph):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             way()
+        # Other gradient buffers come and go: the tables the graph points at must stay.
+        others = [[torch.zeros_like(p) for p in net.parameters()] for _ in range(6)]
+        for grads in others:
+            potential.prior_set.add_grad_(potential.parameters(), grads)
         for _ in range(2):
             with torch.no_grad():
                 for p in net.parameters():

@@ -136,11 +136,13 @@ class FusedPriors:
         """The table for these addresses and layouts, from the cache or newly built."""
         tensors = xs if outs is None else (*xs, *outs)
         key: tuple[object, ...] = tuple((t.data_ptr(), t.stride()) for t in tensors)
+        capturing = xs[0].is_cuda and torch.cuda.is_current_stream_capturing()
         table = self._tables.get(key)
         if table is not None:
+            if capturing and not any(table is kept for kept in self._captured):
+                self._captured.append(table)  # the graph holds its address: it must outlive the cache
             return table
         words, rest, offsets, total = self._plan(xs, outs)
-        capturing = xs[0].is_cuda and torch.cuda.is_current_stream_capturing()
         table = self._upload(words, xs[0], rest, offsets, total, capturing)
         if capturing:
             self._captured.append(table)  # its contents exist only while that graph runs
@@ -155,15 +157,14 @@ class FusedPriors:
     ) -> _Table:
         if not like.is_cuda:
             return _Table(words, words, rest, offsets, total)
-        spare, self._spare = self._spare, None
-        if not capturing:
-            staging = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
-            # Kept aside for a later capture, in which memory should not be pinned anew.
-            self._spare = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
-        elif spare is not None and spare.shape == words.shape:
-            staging = spare
+        spare = self._spare if self._spare is not None and self._spare.shape == words.shape else None
+        if capturing and spare is not None:
+            staging, self._spare = spare, None
         else:
             staging = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
+            if spare is None and not capturing:
+                # Kept aside for a later capture, in which memory should not be pinned anew.
+                self._spare = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
         staging.copy_(words)
         device_words = torch.empty(words.shape, dtype=words.dtype, device=like.device)
         device_words.copy_(staging, non_blocking=True)
