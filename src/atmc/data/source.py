@@ -133,8 +133,7 @@ class ArraySource(Source):
     def read(self, index: int, words: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
         if words is not None:
             raise InputError(f"{self.name}: resized-crop-flip is for image files; choose crop-flip")
-        pixels: npt.NDArray[np.uint8] = self._images[index].permute(1, 2, 0).numpy()
-        return pixels
+        return np.ascontiguousarray(self._images[index].permute(1, 2, 0).numpy())
 
 
 class Subset(Source):
