@@ -1,21 +1,20 @@
 """Describing a network in JSON, so that a saved posterior can be opened without pickles and without the code at hand.
 
-A network is described by how it was made: a call of `atmc.nn.build`, or, for torch's own layers and sequences of them,
-each layer's class and constructor arguments, which torch keeps as attributes. A description is only believed after a
-network rebuilt from it has the same tensors as the original. Anything else (a class of the user's own) has none: it
-is saved without, and given again when loading. Reading a description makes layers and nothing else: names are looked
-up in `torch.nn` and `atmc.nn` only.
+A network is described by how it was made: by a recipe or by a call of `atmc.nn.build` (either is remembered in the
+network's attribute `made_by`), or, for torch's own layers and sequences of them, by each layer's class and constructor
+arguments, which torch keeps as attributes. A description is only believed after a network rebuilt from it has the same
+tensors as the original. Anything else (a class of the user's own) has none: it is saved without, and given again when
+loading. Reading a description makes layers and nothing else: names are looked up in `torch.nn` and `atmc.nn` only.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 _SKIP = {"self", "device", "dtype"}
 _FLAGS = {"bias", "affine", "track_running_stats", "elementwise_affine"}
@@ -45,6 +44,12 @@ def rebuild(description: dict[str, Any]) -> nn.Module:
         from atmc.nn import build
 
         return build(str(description["build"]), **_tuples(description.get("args", {})))
+    if "recipe" in description:
+        from atmc.chain.build import build_model
+        from atmc.chain.settings import recipe_from_dict
+
+        shape = tuple(int(n) for n in description["shape"])
+        return build_model(recipe_from_dict({"model": description["recipe"]}), shape, int(description["classes"]))
     name = str(description.get("class", ""))
     if "layers" in description:
         if name != "Sequential":
@@ -68,7 +73,7 @@ def _layer(name: str) -> type[nn.Module]:
 
 def _describe(model: nn.Module) -> dict[str, Any] | None:
     made = getattr(model, "made_by", None)
-    if isinstance(made, dict) and "build" in made:
+    if isinstance(made, dict) and ("build" in made or "recipe" in made):
         return made
     kind = type(model)
     if kind is nn.Sequential:
@@ -94,16 +99,3 @@ def _describe(model: nn.Module) -> dict[str, Any] | None:
 def _tuples(args: dict[str, Any]) -> dict[str, Any]:
     """JSON has no tuples; layers compare their sizes with tuples."""
     return {str(k): tuple(v) if isinstance(v, list) else v for k, v in args.items()}
-
-
-def check_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Every parameter of the network is in the sample with its shape, and nothing else is."""
-    own = model.state_dict()
-    for name, parameter in model.named_parameters():
-        if name not in state:
-            raise ValueError(f"the sample lacks {name}: it was drawn for another network")
-        if state[name].shape != parameter.shape:
-            have, want = list(state[name].shape), list(parameter.shape)
-            raise ValueError(f"{name} has the shape {have} in the sample and {want} in the network")
-    if extra := next((name for name in state if name not in own), None):
-        raise ValueError(f"the sample has {extra}, which the network lacks: it was drawn for another network")

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from atmc.posterior.inputs import pick_device
 from atmc.posterior.metrics import scores
-from atmc.posterior.predict import pick_device
 from atmc.posterior.uncertainty import entropy
 
 if TYPE_CHECKING:

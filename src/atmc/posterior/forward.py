@@ -14,7 +14,7 @@ Which is fastest depends on the network, the batch and the device, so `choose` r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -58,11 +58,15 @@ class Forward:
 class Loop(Forward):
     """One sample after another."""
 
+    def each(self, x: Tensor) -> Iterator[Tensor]:
+        """The probabilities of every sample in turn."""
+        for k in range(len(self.states)):
+            self.swap(k)
+            yield self.to_probs(self.model(x))
+
     def run(self, x: Tensor) -> Moments:
         moments: Moments | None = None
-        for k, weight in enumerate(self.weights):
-            self.swap(k)
-            probs = self.to_probs(self.model(x))
+        for probs, weight in zip(self.each(x), self.weights, strict=True):
             moments = moments or Moments(probs.shape[0], probs.shape[1], x.device)
             moments.add(probs, weight)
         assert moments is not None

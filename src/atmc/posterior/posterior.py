@@ -15,49 +15,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atmc.posterior.architecture import check_state
 from atmc.posterior.arrays import Floats, check_weights
 from atmc.posterior.forward import Forward
 from atmc.posterior.predict import predict, sample_probs
+from atmc.posterior.samples import Likelihood, Samples, as_bank, check_state
 from atmc.posterior.uncertainty import Prediction
 
 if TYPE_CHECKING:
     from atmc.posterior.distill import Distilled
-
-
-class Likelihood(Protocol):
-    """What the posterior needs of a likelihood: outputs of the network to probabilities."""
-
-    def probs(self, outputs: Tensor) -> Tensor:
-        """Class probabilities `[N, C]`."""
-        ...
-
-
-class Samples(Protocol):
-    """What the posterior needs of a bank: a number of samples, each a mapping from names to tensors."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Mapping[str, Tensor]: ...
-
-
-def as_bank(samples: Samples | Sequence[nn.Module]) -> Samples:
-    """Networks as copies of their tensors; state dicts as they are, unless all are one network's own tensors."""
-    if not isinstance(samples, list | tuple):
-        return samples  # type: ignore[return-value]
-    states: list[Mapping[str, Tensor]] = [
-        {n: t.detach().clone() for n, t in s.state_dict().items()} if isinstance(s, nn.Module) else s for s in samples
-    ]
-    first = next(iter(states[0]), None) if states else None
-    if first is not None and len(states) > 1 and states[0][first].data_ptr() == states[-1][first].data_ptr() != 0:
-        raise ValueError("samples share memory, so all are the last one: clone the tensors of each state_dict()")
-    return states
 
 
 class Posterior:
@@ -74,6 +45,7 @@ class Posterior:
         mean: Sequence[float] = (),
         std: Sequence[float] = (),
         classes: Sequence[str] | None = None,
+        shape: Sequence[int] | None = None,
         example: Tensor | None = None,
     ) -> None:
         bank = as_bank(samples)
@@ -88,6 +60,8 @@ class Posterior:
         self.mean, self.std = tuple(mean), tuple(std)
         self.classes = tuple(classes) if classes else None
         self.example = example  # a few real inputs, for checking what is exported
+        known = shape if shape is not None else None if example is None else example.shape[1:]
+        self.shape = None if known is None else tuple(int(n) for n in known)  # of one input, where known
         self.held: tuple[Any, Forward] | None = None
         self._bodies: dict[str, nn.Module] = {}
         if len(self.chains) != len(self._refs):
@@ -247,6 +221,16 @@ class Posterior:
         from atmc.posterior.store import load
 
         return load(Path(folder), model)
+
+    @staticmethod
+    def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
+        """The samples of a run directory (a path or an open `RunDir`), all chains together.
+
+        `model` is needed only where the run sampled a network of the user's own.
+        """
+        from atmc.posterior.store import from_run
+
+        return from_run(folder, model)
 
     def distill(self, x: Any, **how: Any) -> Distilled:
         """One network that matches the predictive; see `atmc.posterior.distill.distill`."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from atmc.posterior.forward import Forward, choose, make
+from atmc.posterior.forward import Forward, Loop, choose, make
+from atmc.posterior.inputs import as_batches, home_of, pick_device
 from atmc.posterior.uncertainty import Moments, Prediction
 
 if TYPE_CHECKING:
@@ -74,19 +74,29 @@ def sample_probs(
 ) -> Tensor:
     """Each sample's own probabilities `[K, N, C]` in float32 on the CPU: what metrics and diagnostics are made of."""
     target = pick_device(home_of(inputs), device)
-    size = batch_size or BATCH.get(target.type, 256)
-    if isinstance(inputs, Iterator):
-        inputs = list(inputs)
-    rows: list[Tensor] = []
+    batches, _ = as_batches(inputs, batch_size or BATCH.get(target.type, 256))
+    groups = grouped(posterior, target, None)
+    if len(groups) > 1 and isinstance(batches, Iterator):
+        batches = list(batches)
+    rows: list[list[Tensor]] = [[] for _ in range(len(posterior))]
     with torch.inference_mode():
-        for k in range(len(posterior)):
-            model = posterior.on(target, posterior.state(k))
-            batches, _ = as_batches(inputs, size)
-            parts = [posterior.to_probs(model(posterior.prepare(raw, target, dtype))).float() for raw in batches]
-            if not parts:
-                raise ValueError("there are no examples to predict: the input is empty")
-            rows.append(torch.cat(parts).cpu())
-    return torch.stack(rows)
+        for group in groups:
+            states = on_device(posterior, group, target)
+            loop = Loop(posterior.on(target), states, [1.0] * len(states), posterior.to_probs)
+            for raw in batches:
+                for k, probs in zip(group, loop.each(posterior.prepare(raw, target, dtype)), strict=True):
+                    rows[k].append(probs.float().cpu())
+    if not rows[0]:
+        raise ValueError("there are no examples to predict: the input is empty")
+    found = torch.stack([torch.cat(parts) for parts in rows])
+    if not bool(torch.isfinite(found).all()):
+        raise RuntimeError(blame(posterior, inputs))
+    return found
+
+
+def on_device(posterior: Posterior, group: range, target: torch.device) -> list[dict[str, Tensor]]:
+    """The tensors of some samples on a device."""
+    return [{name: tensor.to(target) for name, tensor in posterior.state(k).items()} for k in group]
 
 
 def ready(
@@ -99,7 +109,7 @@ def ready(
         return posterior.held[1]
     posterior.held = None  # let go of the old before taking the new
     model = posterior.on(target)
-    states = [{n: t.to(target) for n, t in posterior.state(k).items()} for k in group]
+    states = on_device(posterior, group, target)
     weights = [float(posterior.weights[k]) for k in group]
     kind = strategy
     if strategy == "auto":
@@ -131,56 +141,6 @@ def free_memory(device: torch.device) -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return 4 << 30
-
-
-def home_of(inputs: Any) -> torch.device:
-    """Where the caller's inputs live, and hence where answers belong."""
-    return inputs.device if isinstance(inputs, Tensor) else torch.device("cpu")
-
-
-def pick_device(home: torch.device, device: torch.device | str | None) -> torch.device:
-    """The device named; else the inputs' own if it is an accelerator; else CUDA where there is one."""
-    if device is not None:
-        return torch.device(device)
-    if home.type != "cpu":
-        return home
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def as_batches(inputs: Any, size: int) -> tuple[Iterable[Tensor], int | None]:
-    """Batches of inputs, and how many where that is known.
-
-    A tensor, an array or a data set of `atmc.data` is cut into equal parts of at most `size`; anything else is taken as
-    an iterable of batches (a DataLoader), of which the first element counts where they are pairs.
-    """
-    if size < 1:
-        raise ValueError(f"batch_size must be at least 1, not {size}")
-    whole = getattr(inputs, "images", inputs)
-    if isinstance(whole, np.ndarray):
-        whole = torch.from_numpy(np.ascontiguousarray(whole))
-    if not isinstance(whole, Tensor):
-        if isinstance(inputs, Iterator):
-            return (_first(batch) for batch in inputs), None
-        return _Firsts(inputs), len(inputs) if hasattr(inputs, "__len__") else None
-    if whole.ndim < 2 or len(whole) == 0:
-        raise ValueError(f"inputs must have the shape [examples, ...] with at least one, not {list(whole.shape)}")
-    count = math.ceil(len(whole) / size)
-    return list(torch.split(whole, math.ceil(len(whole) / count))), count
-
-
-class _Firsts:
-    """The inputs of an iterable of batches, without the labels; can be passed through as often as the iterable can."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (_first(batch) for batch in self.batches)
-
-
-def _first(batch: Any) -> Tensor:
-    first: Tensor = batch[0] if isinstance(batch, tuple | list) else batch
-    return first
 
 
 def blame(posterior: Posterior, inputs: Any) -> str:

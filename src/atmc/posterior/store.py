@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from atmc.errors import InputError
 from atmc.posterior.architecture import describe, rebuild
-from atmc.posterior.posterior import Likelihood, Posterior
+from atmc.posterior.posterior import Posterior
+from atmc.posterior.samples import Likelihood
 
 FORMAT = 1
 NAME = "posterior.json"
-EXAMPLES = 16  # real inputs kept at hand for checking an export
 
 
 class StoredSamples:
@@ -72,7 +72,11 @@ def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
         "network": describe(posterior.model),
         "network_class": f"{type(posterior.model).__module__}.{type(posterior.model).__qualname__}",
         "likelihood": describe_likelihood(posterior.likelihood),
-        "input": {"mean": list(posterior.mean), "std": list(posterior.std)},
+        "input": {
+            "mean": list(posterior.mean),
+            "std": list(posterior.std),
+            "shape": None if posterior.shape is None else list(posterior.shape),
+        },
         "classes": list(posterior.classes) if posterior.classes else None,
         "weights": [float(w) for w in posterior.weights],
         "chains": list(posterior.chains),
@@ -107,6 +111,7 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
             likelihood=rebuild_likelihood(about["likelihood"]),
             mean=about["input"]["mean"],
             std=about["input"]["std"],
+            shape=about["input"].get("shape"),
             classes=about["classes"],
         )
     except FileNotFoundError:
@@ -115,6 +120,27 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
+    """The posterior of a run directory; pixels are standardised as the run's training data were."""
+    from atmc.chain.rundir import RunDir
+
+    run = folder if isinstance(folder, RunDir) else RunDir.open(folder)
+    about = run.manifest["data"]
+    if model is None:
+        model = run.model()
+        section = run.recipe.to_dict()["model"]
+        model.made_by = {"recipe": section, "shape": list(about["shape"]), "classes": len(about["classes"])}  # type: ignore[assignment]
+    return Posterior(
+        run.bank,
+        model,
+        likelihood=run.likelihood(),
+        mean=about["mean"],
+        std=about["std"],
+        classes=about["classes"],
+        shape=about["shape"],
+    )
 
 
 def describe_likelihood(likelihood: Likelihood | None) -> dict[str, Any] | None:

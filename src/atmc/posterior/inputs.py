@@ -1,0 +1,90 @@
+"""What can be predicted: tensors, arrays, data sets in memory or on disk, loaders, and one-pass streams, as batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def home_of(inputs: Any) -> torch.device:
+    """Where the caller's inputs live, and hence where answers belong."""
+    return inputs.device if isinstance(inputs, Tensor) else torch.device("cpu")
+
+
+def pick_device(home: torch.device, device: torch.device | str | None) -> torch.device:
+    """The device named; else the inputs' own if it is an accelerator; else CUDA where there is one."""
+    if device is not None:
+        return torch.device(device)
+    if home.type != "cpu":
+        return home
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def as_batches(inputs: Any, size: int) -> tuple[Iterable[Tensor], int | None]:
+    """Batches of inputs, and how many where that is known.
+
+    A tensor, an array or a data set in memory is cut into equal parts of at most `size`, a data set on disk is read in
+    such parts; anything else is taken as an iterable of batches (a DataLoader), of which the first element counts
+    where they are pairs.
+    """
+    if size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {size}")
+    whole = getattr(inputs, "images", inputs)
+    if isinstance(whole, np.ndarray):
+        whole = torch.from_numpy(np.ascontiguousarray(whole))
+    if isinstance(whole, Tensor):
+        if whole.ndim < 2 or len(whole) == 0:
+            raise ValueError(f"inputs must have the shape [examples, ...] with at least one, not {list(whole.shape)}")
+        count = math.ceil(len(whole) / size)
+        return list(torch.split(whole, math.ceil(len(whole) / count))), count
+    if hasattr(inputs, "read") and hasattr(inputs, "labels"):
+        return OnDisk(inputs, size), math.ceil(len(inputs) / size)
+    if isinstance(inputs, Iterator):
+        return (first_of(batch) for batch in inputs), None
+    return Firsts(inputs), len(inputs) if hasattr(inputs, "__len__") else None
+
+
+def first_of(batch: Any) -> Tensor:
+    """The inputs of a batch that may be a pair of inputs and labels."""
+    first: Tensor = batch[0] if isinstance(batch, tuple | list) else batch
+    return first
+
+
+class Firsts:
+    """The inputs of an iterable of batches, without the labels; can be passed through as often as the iterable can."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (first_of(batch) for batch in self.batches)
+
+
+class OnDisk:
+    """A data set that is decoded as it is read, in its own order; the next batch is read while one is worked on."""
+
+    def __init__(self, source: Any, size: int) -> None:
+        self.source = source
+        self.size = size
+
+    def __iter__(self) -> Iterator[Tensor]:
+        # Threads are enough: decoders and files release the interpreter's lock.
+        with ThreadPoolExecutor(8) as readers, ThreadPoolExecutor(1) as ahead:
+
+            def batch(start: int) -> Tensor:
+                pixels = list(readers.map(self.source.read, range(start, min(start + self.size, len(self.source)))))
+                return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
+
+            following = ahead.submit(batch, 0) if len(self.source) else None
+            for start in range(0, len(self.source), self.size):
+                assert following is not None
+                ready = following.result()
+                if start + self.size < len(self.source):
+                    following = ahead.submit(batch, start + self.size)
+                yield ready

@@ -1,0 +1,50 @@
+"""What a posterior is made over: a bank of samples, a list of state dicts, or a list of networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor, nn
+
+
+class Likelihood(Protocol):
+    """What the posterior needs of a likelihood: outputs of the network to probabilities."""
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """Class probabilities `[N, C]`."""
+        ...
+
+
+class Samples(Protocol):
+    """What the posterior needs of a bank: a number of samples, each a mapping from names to tensors."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Mapping[str, Tensor]: ...
+
+
+def as_bank(samples: Samples | Sequence[nn.Module]) -> Samples:
+    """Networks as copies of their tensors; state dicts as they are, unless all are one network's own tensors."""
+    if not isinstance(samples, list | tuple):
+        return samples  # type: ignore[return-value]
+    states: list[Mapping[str, Tensor]] = [
+        {n: t.detach().clone() for n, t in s.state_dict().items()} if isinstance(s, nn.Module) else s for s in samples
+    ]
+    first = next(iter(states[0]), None) if states else None
+    if first is not None and len(states) > 1 and states[0][first].data_ptr() == states[-1][first].data_ptr() != 0:
+        raise ValueError("samples share memory, so all are the last one: clone the tensors of each state_dict()")
+    return states
+
+
+def check_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Every parameter of the network is in the sample with its shape, and nothing else is."""
+    own = model.state_dict()
+    for name, parameter in model.named_parameters():
+        if name not in state:
+            raise ValueError(f"the sample lacks {name}: it was drawn for another network")
+        if state[name].shape != parameter.shape:
+            have, want = list(state[name].shape), list(parameter.shape)
+            raise ValueError(f"{name} has the shape {have} in the sample and {want} in the network")
+    if extra := next((name for name in state if name not in own), None):
+        raise ValueError(f"the sample has {extra}, which the network lacks: it was drawn for another network")

@@ -1,0 +1,174 @@
+"""R-hat and ESS against arviz, the permutation test's level and power, extrapolation, distances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from arviz_stats.base import array_stats
+from scipy.spatial.distance import cdist
+
+from atmc.posterior import metrics
+from atmc.posterior.diagnostics import by_chain, ess, exchangeability_test, gain_of_doubling, mixing, rhat
+from atmc.posterior.geometry import cosine_distances, distance_by_lag, neighbour_ratio
+
+
+def autoregressive(rng: np.random.Generator, shape: tuple[int, ...], rho: float) -> np.ndarray:
+    noise = rng.normal(size=shape)
+    out = noise.copy()
+    for t in range(1, shape[-1]):
+        out[..., t] = rho * out[..., t - 1] + np.sqrt(1 - rho**2) * noise[..., t]
+    return out
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("chains", "draws"), [(2, 8), (4, 17), (3, 100)])
+def test_rhat_and_ess_are_arviz(chains: int, draws: int) -> None:
+    x = autoregressive(np.random.default_rng(0), (20, chains, draws), 0.5)
+    x[0] += np.arange(chains)[:, None]  # one quantity on which chains disagree
+    np.testing.assert_allclose(rhat(x), array_stats.rhat(x, method="rank"), rtol=1e-12)
+    np.testing.assert_allclose(ess(x), array_stats.ess(x, method="bulk"), rtol=1e-12)
+
+
+def test_one_chain_is_compared_with_itself() -> None:
+    rng = np.random.default_rng(1)
+    still, moving = rng.normal(size=(300, 1, 40)), rng.normal(size=(300, 1, 40)) + np.linspace(0, 3, 40)
+    assert np.median(rhat(still)) < 1.02
+    assert np.median(rhat(moving)) > 1.3
+    assert np.median(ess(autoregressive(rng, (300, 1, 200), 0.9))) < 0.15 * 200
+    assert np.median(ess(rng.normal(size=(300, 1, 200)))) > 0.7 * 200
+
+
+def test_a_change_of_spread_alone_is_seen() -> None:
+    x = np.random.default_rng(2).normal(size=(200, 2, 60))
+    x[:, 1] *= 5.0
+    assert np.median(rhat(x)) > 1.2
+
+
+def test_too_few_or_constant_is_not_a_number() -> None:
+    x = np.random.default_rng(3).normal(size=(2, 1, 7))
+    assert np.isnan(rhat(x)).all()
+    assert np.isfinite(ess(x)).all()
+    assert np.isnan(ess(x[..., :3])).all()
+    same = np.ones((1, 2, 20))
+    assert np.isnan(rhat(same)).all()
+    assert np.isnan(ess(same)).all()
+    with pytest.raises(ValueError, match="diverged"):
+        rhat(np.full((1, 1, 20), np.nan))
+    with pytest.raises(ValueError, match="chains, draws"):
+        rhat(np.ones(5))
+
+
+def test_the_exchangeability_test_has_its_level() -> None:
+    """Under the hypothesis, with strongly dependent quantities, p is uniform: 5 % below 0.05."""
+    rng = np.random.default_rng(4)
+    found = []
+    for i in range(200):
+        common = rng.normal(size=(1, 1, 16))
+        found.append(exchangeability_test(common + 0.5 * rng.normal(size=(30, 1, 16)), orders=99, seed=i))
+    # 200 trials: the number below 0.05 is binomial with standard deviation 3.1 around 10.
+    assert np.sum(np.array(found) <= 0.05) <= 20
+    assert 0.4 < np.mean(found) < 0.6
+
+
+def test_the_exchangeability_test_has_power() -> None:
+    rng = np.random.default_rng(5)
+    drift = rng.normal(size=(50, 1, 17)) + np.linspace(0, 2, 17)
+    apart = rng.normal(size=(50, 2, 8)) + np.array([[0.0], [1.0]])
+    assert exchangeability_test(drift) < 0.01
+    assert exchangeability_test(apart) < 0.01
+    assert exchangeability_test(rng.normal(size=(50, 1, 17))) > 0.01
+    assert exchangeability_test(drift[..., [0, 5, 10, 16]]) > 0.2  # four samples can prove nothing
+    assert np.isnan(exchangeability_test(drift[..., :3]))
+
+
+def test_samples_are_sorted_into_chains() -> None:
+    values = np.arange(7.0)
+    assert by_chain(values, None).tolist() == [[0, 1, 2, 3, 4, 5, 6]]
+    assert by_chain(values, [0, 1, 0, 1, 0, 1, 1]).tolist() == [[0, 2, 4], [3, 5, 6]]
+    with pytest.raises(ValueError, match="chain numbers"):
+        by_chain(values, [0, 1])
+
+
+def test_mixing_of_predictions() -> None:
+    rng = np.random.default_rng(6)
+    base = rng.normal(size=(1, 60, 4)) * 2
+    steady = softmax(base + 0.5 * rng.normal(size=(20, 60, 4)))
+    labels = steady.mean(0).argmax(-1)
+    found = mixing(steady, labels)
+    assert (found.chains, found.draws, found.samples) == (1, 20, 20)
+    expected = [metrics.nll(p, labels) for p in steady]
+    np.testing.assert_allclose(found.loss[0], expected, rtol=1e-12)
+    assert np.nanmedian(found.rhat) < 1.1
+    assert found.p_value > 0.01
+    assert np.nanmedian(found.ess) > 10
+    unlabelled = mixing(steady)  # the predictive's own labels, which here are the labels
+    assert unlabelled.rhat_loss == found.rhat_loss
+    drifting = softmax(base + np.linspace(0, 2, 20)[:, None, None] * rng.normal(size=(1, 60, 4)))
+    assert mixing(drifting, labels).p_value < 0.01
+    apart = np.concatenate(
+        [steady[:10], softmax(base + rng.normal(size=(1, 60, 4)) + 0.3 * rng.normal(size=(10, 60, 4)))]
+    )
+    two = mixing(apart, labels, chains=[0] * 10 + [1] * 10)
+    assert two.chains == 2
+    assert np.nanmedian(two.rhat) > 1.2
+
+
+def test_one_sample_has_no_mixing() -> None:
+    p = softmax(np.random.default_rng(7).normal(size=(1, 10, 3)))
+    found = mixing(p, np.zeros(10, dtype=int))
+    assert np.isnan(found.rhat_loss)
+    assert np.isnan(found.p_value)
+
+
+def test_gain_of_doubling_predicts_the_gain() -> None:
+    rng = np.random.default_rng(8)
+    base = rng.normal(size=(1, 400, 4)) * 1.5
+    many = softmax(base + rng.normal(size=(64, 400, 4)))
+    labels = np.array([rng.choice(4, p=row) for row in many.mean(0)])
+    estimate, spread = gain_of_doubling(many[:16], labels, halves=60)
+    actual = metrics.nll(many[:16].mean(0), labels) - np.mean(
+        [metrics.nll(many[rng.permutation(64)[:32]].mean(0), labels) for _ in range(30)]
+    )
+    assert estimate > 0
+    assert estimate == pytest.approx(actual, abs=3 * spread + 0.003)
+    same = np.repeat(many[:1], 6, axis=0)
+    assert gain_of_doubling(same, labels)[0] == pytest.approx(0.0, abs=1e-12)
+    assert np.isnan(gain_of_doubling(many[:1], labels)[0])
+
+
+def test_cosine_distances_are_scipys() -> None:
+    torch.manual_seed(0)
+    bank = [{"a": torch.randn(3, 4), "b": torch.randn(5), "count": torch.tensor(3)} for _ in range(5)]
+    found, chosen = cosine_distances(bank)
+    flat = np.stack([np.concatenate([s["a"].numpy().ravel(), s["b"].numpy()]) for s in bank])
+    np.testing.assert_allclose(found, cdist(flat, flat, "cosine"), atol=1e-6)
+    assert chosen == [0, 1, 2, 3, 4]
+    few, which = cosine_distances(bank, most=3)
+    assert which == [0, 2, 4]
+    np.testing.assert_allclose(few, found[np.ix_(which, which)], atol=1e-9)
+    near = [{"a": torch.ones(1000)}, {"a": torch.ones(1000) + 1e-4 * torch.randn(1000)}]
+    assert cosine_distances(near)[0][0, 1] == pytest.approx(0.5e-8, rel=0.2)  # no cancellation
+    with pytest.raises(ValueError, match="no posterior samples"):
+        cosine_distances([])
+
+
+def test_neighbours_of_a_walk_are_closer_than_strangers() -> None:
+    rng = np.random.default_rng(9)
+    walk = np.cumsum(rng.normal(size=(12, 500)), axis=0) + 30.0
+    fresh = rng.normal(size=(12, 500)) + 30.0
+    for vectors, low, high in ((walk, 0.0, 0.4), (fresh, 0.8, 1.2)):
+        bank = [{"w": torch.tensor(v)} for v in vectors]
+        distances, _ = cosine_distances(bank)
+        assert low < neighbour_ratio(distances) < high
+        lags = distance_by_lag(distances)
+        assert len(lags) == 11
+        assert lags[2] == pytest.approx(np.mean(np.diagonal(distances, 3)))
+    assert np.isnan(neighbour_ratio(np.zeros((2, 2))))
+    assert np.isnan(neighbour_ratio(np.zeros((6, 6))))
+    two = neighbour_ratio(distances, chains=[0] * 6 + [1] * 6)
+    assert 0.7 < two < 1.3

@@ -1,0 +1,88 @@
+"""What rows of metrics say: levels with honest errors, trends, temperatures, cycles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from atmc.posterior.traces import column, cycle_ends, level, loss_per_cycle, settled, temperature_ratio, trend
+
+
+def test_the_error_of_a_correlated_series_is_not_that_of_an_independent_one() -> None:
+    rng = np.random.default_rng(0)
+    covered, errors = [], []
+    for _ in range(200):
+        noise = rng.normal(size=400)
+        x = np.zeros(400)
+        for t in range(1, 400):
+            x[t] = 0.6 * x[t - 1] + noise[t]
+        found = level(x)
+        covered.append(abs(found.mean) < 2.1 * found.error)
+        errors.append(found.error)
+    assert np.mean(covered) > 0.88
+    # True standard error: sqrt(1/400) / (1 - 0.6) = 0.125; taking the values as independent would give 0.0625.
+    assert 0.09 < np.mean(errors) < 0.15
+
+
+def test_levels_of_little() -> None:
+    assert np.isnan(level(np.array([])).mean)
+    few = level(np.array([1.0, 2.0, np.nan]))
+    assert few.mean == 1.5
+    assert np.isnan(few.error)
+    assert not few.excludes(99.0)  # without an error nothing is excluded
+    assert level(np.ones(100)).excludes(1.1)
+    assert not level(np.ones(100)).excludes(1.0)
+
+
+def test_trend_finds_direction_and_size() -> None:
+    down = trend(5.0 - 0.25 * np.arange(12))
+    assert down.slope == pytest.approx(-0.25)
+    assert down.tau == pytest.approx(-1.0)
+    assert down.p_value < 1e-6
+    flat = [trend(np.random.default_rng(i).normal(size=12)).p_value for i in range(200)]
+    assert np.mean(np.array(flat) < 0.05) < 0.1
+    assert np.isnan(trend([1.0, 0.5, 0.2]).p_value)
+    assert np.isnan(trend([1.0] * 9).p_value)
+    assert np.isnan(trend([]).slope)
+    outlier = trend([3.0, 2.9, 99.0, 2.7, 2.6, 2.5, 2.4])
+    assert outlier.slope == pytest.approx(-0.1, abs=0.02)  # the median does not follow one wild value
+
+
+def rows(cycles: int, per: int, chains: int = 1) -> list[dict[str, object]]:
+    made: list[dict[str, object]] = []
+    for chain in range(chains):
+        for i in range(cycles * per):
+            made.append(
+                {
+                    "event": "log",
+                    "phase": "main",
+                    "chain": chain,
+                    "step": 10 * i,
+                    "epoch": i / per,
+                    "cycle": i // per,
+                    "loss": 1.0 / (1 + i // per) + (per - i % per),
+                    "temperature": 0.5,
+                    "kinetic_temperature": 0.6 + 0.4 * chain,
+                }
+            )
+    return made
+
+
+def test_cycles() -> None:
+    log = rows(3, 10, 2)
+    assert len(cycle_ends(log)) == 12
+    np.testing.assert_allclose(loss_per_cycle(log), [1 + 1.5, 0.5 + 1.5, 1 / 3 + 1.5])
+    one = [dict(r, cycle=0) for r in rows(1, 6, 2)]
+    assert len(cycle_ends(one)) == 12
+    assert len(loss_per_cycle(one)) == 6
+
+
+def test_temperature_and_columns() -> None:
+    log = rows(2, 10)
+    assert temperature_ratio(log).mean == pytest.approx(1.2)
+    assert np.isnan(temperature_ratio([dict(r, temperature=0.0) for r in log]).mean)
+    assert np.isnan(column([{"loss": None}, {}, {"loss": "x"}], "loss")).all()
+    events = [{"event": "start"}, *log, {"event": "log", "phase": "warm", "epoch": 9.0}]
+    kept = settled(events, burn_in_epochs=1.0)
+    assert len(kept) == 9
+    assert all(r["epoch"] > 1.0 for r in kept)
