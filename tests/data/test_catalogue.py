@@ -22,7 +22,7 @@ from atmc.data import (
     open_source,
     train_batches,
 )
-from atmc.errors import InputError
+from atmc.errors import InputError, RunError
 
 
 def test_digits() -> None:
@@ -156,3 +156,9 @@ def test_tensors_of_ones_own() -> None:
     assert constant.std == (1.0,)
     with pytest.raises(ValueError, match="20 images but 3 labels"):
         ImageData.from_tensors(data.images, torch.zeros(3))
+
+
+def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunError, match=r"mnist could not be stored under .*: Not a directory"):
+        fetch("mnist", tmp_path / "file", source=tmp_path)

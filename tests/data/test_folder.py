@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from atmc.data import hold_out, load, open_source, read_image
+from atmc.data import hold_out, is_streaming, load, open_source, read_image
 from atmc.errors import InputError
 
 
@@ -94,3 +94,10 @@ def test_a_validation_split_of_a_source(pictures: Path) -> None:
     pixels = [int(s.read(i)[0, 0, 0]) for s in (rest, held) for i in range(len(s))]
     assert sorted(pixels) == sorted(int(source.read(i)[0, 0, 0]) for i in range(len(source)))
     assert len({rest.digest, held.digest, source.digest}) == 3
+
+
+def test_a_folder_may_be_streamed(pictures: Path) -> None:
+    assert not is_streaming(f"folder:{pictures}?size=8")
+    assert is_streaming(f"folder:{pictures}?size=8&stream=1")
+    source = open_source(f"folder:{pictures}?size=8&stream=1")
+    assert np.array_equal(source.read(3).transpose(2, 0, 1), load(f"folder:{pictures}?size=8").images[3].numpy())

@@ -15,12 +15,14 @@ from atmc.data.folder import FolderSource
 from atmc.data.names import FAMILIES, Name, nearest
 from atmc.data.shards import ShardSource
 from atmc.data.source import ArraySource, Source
-from atmc.errors import InputError
+from atmc.errors import InputError, RunError
 
 SPLITS = ("train", "test")
 _MNISTS = {release.name: release for release in (mnist.MNIST, mnist.FASHION)}
 FETCHED = ("cifar10", "fashion-mnist", "mnist")
 NAMED = ("digits", *FETCHED)
+# Of the training pictures of folders and shards loaded by this process: the test split needs them too.
+_STATISTICS: dict[tuple[str, str], tuple[tuple[float, ...], tuple[float, ...]]] = {}
 
 
 def load(name: str, split: str = "train", root: Path | str | None = None) -> ImageData:
@@ -37,10 +39,14 @@ def load(name: str, split: str = "train", root: Path | str | None = None) -> Ima
     if parts.family == "synthetic":
         return _synthetic(parts, split)
     source = _source(parts, split, place)
-    if split == "train":
-        return source.in_memory()
-    train = _source(parts, "train", place).in_memory()
-    return source.in_memory((train.mean, train.std))
+    train = source if split == "train" else _source(parts, "train", place)
+    known = _STATISTICS.get((name, train.digest))
+    if split != "train" and known is None:
+        whole = train.in_memory()
+        known = (whole.mean, whole.std)
+    data = source.in_memory(known)
+    _STATISTICS[name, train.digest] = (data.mean, data.std)
+    return data
 
 
 def open_source(name: str, split: str = "train", root: Path | str | None = None) -> Source:
@@ -53,7 +59,8 @@ def open_source(name: str, split: str = "train", root: Path | str | None = None)
 
 def is_streaming(name: str) -> bool:
     """Whether a data set of this name is to be opened with `open_source` rather than loaded whole."""
-    return name.startswith("shards:")
+    parts = Name.parse(name)
+    return parts is not None and (parts.family == "shards" or parts.whole("stream", 0) > 0)
 
 
 def fetch(
@@ -68,10 +75,13 @@ def fetch(
     """
     place, tell = _root(root), progress or silent
     given = None if source is None else Path(source).expanduser()
-    if name == "cifar10":
-        return cifar10.fetch(place, given, tell)
-    if name in _MNISTS:
-        return mnist.fetch(place, _MNISTS[name], given, tell)
+    try:
+        if name == "cifar10":
+            return cifar10.fetch(place, given, tell)
+        if name in _MNISTS:
+            return mnist.fetch(place, _MNISTS[name], given, tell)
+    except OSError as error:  # a full disk, a root that cannot be written
+        raise RunError(f"{name} could not be stored under {place}: {error.strerror or error}") from error
     if name != "digits":
         _family(name)
     return None
@@ -87,7 +97,7 @@ def available(root: Path | str | None = None) -> list[DatasetInfo]:
         "digits", "8 × 8 handwritten digits", 1_297, 500, (1, 8, 8), 10, "ready", "comes with scikit-learn", None
     )
     families = {
-        "folder": ("your pictures, a sub-folder for each class", "folder:PATH?size=64"),
+        "folder": ("your pictures, a sub-folder for each class", "folder:PATH?size=64 (and &stream=1 for a large one)"),
         "shards": ("tar shards in the WebDataset layout, streamed", "shards:PATH/{split}-*.tar?size=224"),
         "synthetic": ("made-up data of any shape", "synthetic:3x32x32?classes=10&train=50000"),
     }

@@ -46,6 +46,8 @@ class Expected:
             data = path.read_bytes()
         except FileNotFoundError:
             raise InputError(f"{path} is missing") from None
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
         fault = self.fault_of(data)
         if fault:
             raise InputError(f"{directory}: {fault}")
@@ -58,7 +60,7 @@ def faults(directory: Path, files: Iterable[Expected]) -> dict[str, str]:
     for file in files:
         try:
             file.read(directory)
-        except (InputError, OSError) as error:
+        except InputError as error:
             found[file.name] = str(error)
     return found
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from atmc.errors import InputError
 
 FAMILIES = {
-    "folder": ("size", "channels", "crop"),
+    "folder": ("size", "channels", "crop", "stream"),
     "shards": ("size", "channels", "crop", "classes", "window"),
     "synthetic": ("classes", "train", "test", "seed"),
 }

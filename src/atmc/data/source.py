@@ -88,12 +88,16 @@ class Source(ABC):
         """All of it, decoded, with the given statistics or its own."""
         size = len(self) * int(np.prod(self.shape))
         if size > IN_MEMORY:
-            raise InputError(
-                f"{self.name} takes {size:,} bytes of memory: stream it (open_source) or choose a smaller size"
-            )
+            raise InputError(f"{self.name} takes {size:,} bytes of memory: add stream=1, or choose a smaller size")
+        channels, height, width = self.shape
+        images = torch.empty(len(self), channels, height, width, dtype=torch.uint8)
+
+        def fill(index: int) -> None:
+            images[index] = torch.from_numpy(self.read(index)).permute(2, 0, 1)
+
         with ThreadPoolExecutor() as pool:  # decoding releases the interpreter's lock
-            pixels = np.stack(list(pool.map(self.read, range(len(self)))))
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+            for _ in pool.map(fill, range(len(self))):
+                pass
         mean, std = statistics or channel_statistics(images)
         digest = digest_of(images, self.labels)
         return ImageData(self.name, self.split, images, self.labels, self.classes, mean, std, digest)

@@ -28,7 +28,7 @@ class DeviceStore:
         self.grid = (height, width, channels)
         self.pixels, self.table = self._pixels_and_table(data)
         self.labels = data.labels.to(self.device)
-        self._offsets = table_offsets(channels, self.device)
+        self._offsets = table_offsets(channels, width, self.device)
         self._padded_width = width + 2 * pad
         self._area = (height + 2 * pad) * self._padded_width
         self._rows = (torch.arange(height, device=self.device) * self._padded_width)[None, :, None]
@@ -58,13 +58,14 @@ class DeviceStore:
         """The inputs and labels at rows of `places`, cut and mirrored as they say."""
         origin, stride, index = places.unbind(1)
         where = torch.addcmul(origin[:, None, None] + self._rows, stride[:, None, None], self._columns)
-        return self._finish(self.pixels.view(-1, self.grid[2])[where], index)
+        pixels = torch.index_select(self.pixels.view(-1, self.grid[2]), 0, where.view(-1))
+        return self._finish(pixels.view(-1, *self.grid), index)
 
     def examples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The inputs and labels of the examples at `index`, as they are."""
         height, width, _ = self.grid
         whole = self.pixels[:, self.pad : self.pad + height, self.pad : self.pad + width]
-        return self._finish(whole[index], index)
+        return self._finish(torch.index_select(whole, 0, index), index)
 
     def _finish(self, pixels: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         values = pixels if self.table is None else normalise(pixels, self.table, self._offsets)

@@ -56,9 +56,9 @@ class _Pipe:
     ) -> None:
         self._reader, self._device = _Reader(source, cut), device
         self._workers, self._prefetch = workers, prefetch
-        channels = source.shape[0]
+        channels, _, width = source.shape
         self._table = lookup_table(source.mean, source.std, channels, dtype, device)
-        self._offsets = table_offsets(channels, device)
+        self._offsets = table_offsets(channels, width, device)
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call, unused-ignore]
 
     def run(self, requests: Iterator[_Request]) -> Iterator[tuple[Tensor, Tensor]]:
