@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import atmc
-from atmc.samplers.noise import fill_normal, stream_key
+from atmc.samplers.fused_native import fill_normal, library
+from atmc.samplers.noise import BLOCK, QUARTER, normals, philox, stream_key
 
 
 def same(a, b):
@@ -100,20 +101,37 @@ def test_noise_is_normal_and_independent_between_steps_pieces_and_seeds():
     n = 200_000
     for dtype in (torch.float32, torch.float64):
         streams = []
-        for key, shard, step, piece in ((0, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (0, 1, 0, 0), (1, 0, 0, 0)):
+        for key, stream, step, block in ((0, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 500), (0, 1, 0, 0), (1, 0, 0, 0)):
             out = torch.empty(n, dtype=dtype)
-            fill_normal(out, stream_key(key), shard, step, piece)
+            fill_normal(out, block, stream_key(key), step, stream)
             streams.append(out.double())
         for x in streams:
             assert abs(float(x.mean())) < 4.9 / n**0.5
             assert abs(float((x * x).mean()) - 1.0) < 4.9 * (2.0 / n) ** 0.5
             assert abs(float((x**4).mean()) - 3.0) < 4.9 * (96.0 / n) ** 0.5
             assert abs(float((x[:-1] * x[1:]).mean())) < 4.9 / n**0.5
-            half = n // 2  # the two normals of a Box–Muller pair lie half a piece apart
-            assert abs(float((x[:half] * x[half:]).mean())) < 4.9 / half**0.5
+            for lag in (QUARTER, 2 * QUARTER, BLOCK):  # where the normals of one Philox call, and of one block, lie
+                assert abs(float((x[:-lag] * x[lag:]).mean())) < 4.9 / (n - lag) ** 0.5
         for i, x in enumerate(streams):
             for y in streams[:i]:
                 assert abs(float((x * y).mean())) < 4.9 / n**0.5
+
+
+def test_philox_is_the_published_one():
+    """The known answers of the authors' library for all-zero and all-one input."""
+    zero = [int(w[0]) for w in philox(np.zeros(1, np.uint64), 0, 0, 0, 0)]
+    assert zero == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    ones = [int(w[0]) for w in philox(np.full(1, 2**32 - 1, np.uint64), *[2**32 - 1] * 3, 2**64 - 1)]
+    assert ones == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+
+
+@pytest.mark.skipif(library() is None, reason="the compiled step was not built: no C compiler at installation")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_noise_is_the_reference(dtype):
+    out = torch.empty(5000, dtype=dtype)
+    fill_normal(out, 3, stream_key(1), 2**33 + 7, 5)
+    expected = normals(5000, 3, stream_key(1), 2**33 + 7, 5, dtype)
+    assert float((out - expected).abs().max()) < (2e-5 if dtype == torch.float32 else 1e-13)
 
 
 def test_equal_seeds_do_not_meet(kit):

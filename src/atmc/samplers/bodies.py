@@ -1,24 +1,22 @@
-"""Three ways to run the same step on PyTorch operations: tensor by tensor, by lists, and over cache-sized flat pieces.
+"""Two ways to run a step on PyTorch operations: tensor by tensor, and by lists of tensors.
 
-Each hands the sampler's `advance` its arrays and writes the result back; none knows any formula. All draw the same
-noise, so they agree to rounding. The fourth way, one Triton kernel over everything, is in `fused_triton.py`.
+Both hand the sampler's `advance` their arrays and write the result back; neither knows any formula. The third way is
+one pass of compiled code over everything: `fused_native.py` on a CPU, `fused_triton.py` on CUDA. All draw the same
+noise, so they agree to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import fused_triton
+from . import fused_native, fused_triton
 from .integrator import drift_step, momentum_step, synchronised_virial, virial
-from .layout import Piece, Shard, memory_order, view_like
-from .noise import fill_normal
+from .layout import Shard, view_like
 from .tensorlist import TensorList
 
 if TYPE_CHECKING:
@@ -95,12 +93,15 @@ def full_noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
     """The whole shard's noise for this step, the same numbers the fused bodies see."""
     if shard.device.type == "cuda" and fused_triton.usable(shard):
         return fused_triton.noise(sampler, shard)
-    out = [torch.zeros(shard.total, dtype=shard.dtype) for _ in range(draws(sampler))]
-    step = int(shard.step)
-    for draw, flat in enumerate(out):
-        for piece in shard.pieces:
-            fill_normal(flat[piece.start : piece.stop], sampler._key, 2 * shard.number + draw, step, piece.number)
-    return [flat.to(shard.device) for flat in out]
+    step, flats = int(shard.step), []
+    for draw in range(draws(sampler)):
+        flat = torch.zeros(shard.total, dtype=shard.dtype)
+        for p, offset, block in zip(shard.params, shard.offsets, shard.first_blocks, strict=True):
+            fused_native.fill_normal(
+                flat[offset : offset + p.numel()], block, sampler._key, step, 2 * shard.number + draw
+            )
+        flats.append(flat.to(shard.device))
+    return flats
 
 
 def single(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
@@ -156,82 +157,6 @@ def foreach(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure:
             shard.scratch.setdefault("heat", []).extend(h.sum() for h in move.shared_heat)
         torch._foreach_add_(params, [t.to(p.dtype) for t, p in zip(move.theta, params, strict=True)])
     shard.step.add_(1)
-
-
-@lru_cache(maxsize=1)
-def _pool(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="atmc-step")
-
-
-def fused_cpu(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
-    """Over flat pieces that stay in cache from the noise to the new parameters, on all of PyTorch's threads."""
-    if any(g is None for g in grads):
-        return single(sampler, shard, grads, measure)
-    present = [g for g in grads if g is not None]
-    flat_grads = [memory_order(g, p) for g, p in zip(present, shard.params, strict=True)]
-    flat_params = [memory_order(p, p) for p in shard.params]
-    step = int(shard.step)
-    sums = torch.zeros((len(shard.params), 2), dtype=torch.float64)
-
-    def run(piece: Piece) -> list[tuple[int, float, float]]:
-        return _run_piece(sampler, shard, piece, flat_params, flat_grads, step, measure)
-
-    workers = min(torch.get_num_threads(), len(shard.pieces))
-    with torch.no_grad():
-        notes = _pool(torch.get_num_threads()).map(run, shard.pieces) if workers > 1 else map(run, shard.pieces)
-        for note in notes:  # in the order of the pieces, so that sums do not depend on the threads
-            for index, kinetic, configurational in note:
-                sums[index, 0] += kinetic
-                sums[index, 1] += configurational
-    if measure:
-        shard.readings.copy_(sums)
-    shard.step.add_(1)
-
-
-@torch.no_grad()
-def _run_piece(
-    sampler: Sampler,
-    shard: Shard,
-    piece: Piece,
-    flat_params: list[Tensor],
-    flat_grads: list[Tensor],
-    step: int,
-    measure: bool,
-) -> list[tuple[int, float, float]]:
-    eta = []
-    for draw in range(draws(sampler)):
-        eta.append(torch.empty(piece.stop - piece.start, dtype=shard.dtype))
-        fill_normal(eta[-1], sampler._key, 2 * shard.number + draw, step, piece.number)
-    spans = piece.spans
-    first = spans[0].index
-    parts = [flat_grads[s.index][s.start : s.stop] for s in spans]
-    grad = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(shard.dtype)
-    theta_parts = [flat_params[s.index][s.start : s.stop] for s in spans]
-    theta = theta_parts[0] if len(spans) == 1 else torch.cat(theta_parts)
-    mass = shard.mass(first)
-    if isinstance(mass, Tensor):
-        mass = memory_order(mass.to(shard.dtype), shard.params[first])[spans[0].start : spans[0].stop]
-    state = {slot: flat[piece.start : piece.stop] for slot, flat in shard.flat.items()}
-    move = sampler.advance(state, grad, eta, sampler.hyper(shard, first, mass, measure))
-    notes = []
-    if measure:
-        at = 0
-        for s in spans:
-            size = s.stop - s.start
-            kinetic = (
-                float("nan") if move.virial is None else float(move.virial[at : at + size].sum(dtype=torch.float64))
-            )
-            together = torch.dot(theta[at : at + size].to(shard.dtype), grad[at : at + size])
-            notes.append((s.index, kinetic, float(together)))
-            at += size
-    for slot, value in move.state.items():
-        state[slot].copy_(value)
-    if len(spans) == 1:
-        theta.add_(move.theta)
-    else:
-        steps = move.theta.to(theta.dtype).split([s.stop - s.start for s in spans])
-        torch._foreach_add_(theta_parts, list(steps))
-    return notes
 
 
 def _note(shard: Shard, index: int, v: Tensor | None, p: Tensor, grad: Tensor) -> None:

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .fused_native import KINDS
 from .kinetic import inverse_momentum_scale
 from .layout import Shard, memory_order
+from .noise import BLOCK
 
 if TYPE_CHECKING:
     from .sampler import Sampler
@@ -27,8 +29,6 @@ try:
 except ImportError:  # no Triton on this machine: the other bodies serve
     kernels = None  # type: ignore[assignment]
 
-BLOCK = 2048  # elements per program: four quarters that share one Philox call
-KINDS = {"ATMC": 0, "SGNHT": 1, "SGHMC": 2, "SGLD": 3}
 NEVER = 2**62  # "no step was bad": larger than any code of a bad step
 CODE = 2**20  # a bad step is noted as step · CODE + tensor
 
@@ -121,7 +121,7 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
         plan.ticket,
         plan.bad_step,
         plan.partial,
-        philox_key(sampler._key),
+        sampler._key,
         shard.number,
         plan.count,
         KIND=KINDS[type(sampler).__name__],
@@ -200,15 +200,10 @@ def noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
     for draw in range(2 if sampler.scheme == "strang" else 1):
         flat = torch.empty(shard.total, dtype=shard.dtype, device=shard.device)
         kernels.noise_kernel[(plan.count,)](
-            plan.chunks, plan.table, flat, shard.step, philox_key(sampler._key), shard.number, draw, BLOCK=BLOCK
+            plan.chunks, plan.table, flat, shard.step, sampler._key, shard.number, draw, BLOCK=BLOCK
         )
         out.append(flat)
     return out
-
-
-def philox_key(key: int) -> int:
-    """The stream's key as a positive 63-bit number that Triton always passes as 64 bits."""
-    return (key & (2**62 - 1)) | 2**62
 
 
 def collect(shard: Shard) -> None:

@@ -1,43 +1,18 @@
-"""Where a sampler keeps its state: flat buffers, one set per device and precision, cut into pieces.
+"""Where a sampler keeps its state: flat buffers, one set per device and precision.
 
-Momentum and thermostat of all parameters lie end to end in two buffers; `sampler.state[p]["momentum"]` is a view
-shaped (and strided) like the parameter. That makes the fused step one pass over memory, and a checkpoint two tensors.
-
-A *piece* is a run of consecutive elements that share all hyper-parameters: as many small tensors as fit, or a part of a
-large one. Pieces fit into a core's cache, and each draws its own noise, so all bodies see the same numbers.
+Momentum and thermostat of all parameters lie end to end in two buffers; `sampler.state[p]["momentum"]` is a view shaped
+(and strided) like the parameter. The fused bodies walk through parameters, gradients and state in the order of memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# Elements per piece on a CPU: temporaries of 128 kB stay in the second-level cache, and one operation on them takes
-# several times as long as its dispatch.
-PIECE = 32_768
-
-
-@dataclass(frozen=True)
-class Span:
-    """Part of one parameter inside a piece: parameter `index` of the shard, elements [start, stop) of its memory."""
-
-    index: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Elements [start, stop) of the shard's flat buffers, and the parameters they belong to."""
-
-    number: int
-    start: int
-    stop: int
-    spans: tuple[Span, ...]
+from .noise import blocks
 
 
 @dataclass
@@ -49,7 +24,7 @@ class Shard:
     names: list[str]
     groups: list[dict[str, Any]]  # the group of each parameter
     offsets: list[int]
-    pieces: list[Piece]
+    first_blocks: list[int]  # of each parameter, in the noise stream
     flat: dict[str, Tensor]
     dense: bool  # whether the flat bodies can run over the parameters' memory
     total: int  # length of the flat buffers
@@ -105,37 +80,6 @@ def memory_order(t: Tensor, like: Tensor) -> Tensor:
     return t.as_strided((t.numel(),), (1,), t.storage_offset())
 
 
-def cut(params: list[Tensor], offsets: list[int], key: Callable[[int], Any]) -> list[Piece]:
-    """Cut parameters into pieces; neighbours share one only while `key` gives them the same hyper-parameters."""
-    pieces: list[Piece] = []
-    spans: list[Span] = []
-
-    def close() -> None:
-        if spans:
-            start = offsets[spans[0].index] + spans[0].start
-            stop = offsets[spans[-1].index] + spans[-1].stop
-            pieces.append(Piece(len(pieces), start, stop, tuple(spans)))
-            spans.clear()
-
-    size, current = 0, None
-    for index, p in enumerate(params):
-        if p.numel() == 0:
-            continue
-        if spans and (key(index) != current or size + p.numel() > PIECE):
-            close()
-        if not spans:
-            size, current = 0, key(index)
-        if p.numel() > PIECE:
-            for start in range(0, p.numel(), PIECE):
-                spans.append(Span(index, start, min(start + PIECE, p.numel())))
-                close()
-        else:
-            spans.append(Span(index, 0, p.numel()))
-            size += p.numel()
-    close()
-    return pieces
-
-
 def build_shard(
     number: int,
     params: list[Tensor],
@@ -149,16 +93,19 @@ def build_shard(
     # On a GPU parameters start at multiples of 32 elements, so that blocks load whole vectors.
     align = 1 if device.type == "cpu" else 32
     offsets, total = [], 0
+    first_blocks, block = [], 0
     for p in params:
         offsets.append(total)
+        first_blocks.append(block)
         total += -(-p.numel() // align) * align
-    shard = Shard(
+        block += blocks(p.numel())
+    return Shard(
         number=number,
         params=params,
         names=names,
         groups=groups,
         offsets=offsets,
-        pieces=[],
+        first_blocks=first_blocks,
         dense=all(map(dense, params)),
         total=total,
         flat={
@@ -169,10 +116,3 @@ def build_shard(
         step=torch.zeros((), device=device, dtype=torch.int64),
         readings=torch.full((len(params), 2), float("nan"), device=device, dtype=torch.float64),
     )
-
-    def key(index: int) -> Any:
-        mass = shard.mass(index)
-        return (id(groups[index]), mass if isinstance(mass, (int, float)) else index)
-
-    shard.pieces = cut(params, offsets, key)
-    return shard

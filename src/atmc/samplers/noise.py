@@ -1,30 +1,34 @@
-"""The sampler's own random numbers: a pure function of (seed, shard, step, element).
+"""The sampler's own random numbers: a pure function of (seed, shard, step, element), the same on every device.
 
-A counter-based generator (Philox) makes the noise of a step independent of everything else that draws random numbers
-in the process, of how the work is split into pieces, and of what came before: a restart needs the seed and the step.
+A counter-based generator (Philox-4x32, ten rounds) makes the noise of a step independent of everything else that draws
+random numbers in the process, of how the work is split among threads or blocks, and of what came before: a restart
+needs the seed and the step. This file is the reference; `step.c` and `triton_kernels.py` draw the same bits.
 
-The sampler's key is a hash of its seed under a name of our own, and the generator is not the one behind
-`torch.manual_seed` on a CPU. Equal seeds in the two places therefore cannot produce the same stream. (They once did:
-the added noise was then the mini-batch noise of a step later, and the thermostat settled at the wrong value while the
-parameters' variances still looked right.)
+The sampler's key is a hash of its seed under a name of our own, and on a CPU the generator is not the one behind
+`torch.manual_seed`. Equal seeds in the two places therefore cannot produce the same stream. (They once did: the added
+noise was then the mini-batch noise of a step later, and the thermostat settled at the wrong value while the parameters'
+variances still looked right.)
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_TWO_PI_OVER_2_32 = math.pi * 2.0**-31
+BLOCK = 2048  # elements that share counters: element i of a block takes word pair i // 512 of counter i % 512
+QUARTER = BLOCK // 4
+
+_MASK = np.uint64(0xFFFFFFFF)
 
 
 def stream_key(seed: int, purpose: str = "step") -> int:
-    """The 64-bit key of one of a sampler's streams, never equal to the seed itself."""
+    """The key of one of a sampler's streams: positive, 63 bits, and never equal to the seed itself."""
     digest = hashlib.blake2b(f"atmc:{purpose}:{seed}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    return (int.from_bytes(digest, "little") & (2**62 - 1)) | 2**62
 
 
 def init_generator(seed: int) -> np.random.Generator:
@@ -32,23 +36,42 @@ def init_generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=stream_key(seed, "init")))
 
 
-def fill_normal(out: Tensor, key: int, shard: int, step: int, piece: int) -> None:
-    """Fill a contiguous CPU tensor by standard normals of (key, shard, step, piece).
+def blocks(numel: int) -> int:
+    """How many blocks a parameter takes; no two parameters share one."""
+    return max(1, -(-numel // BLOCK))
 
-    Box–Muller on raw Philox words, in vectorised tensor operations: two thirds of the time of `torch.randn`. In float32
-    the radius has 31 random bits, which ends the tails at 6.7 standard deviations (a normal goes there once in 10¹⁰).
+
+def normals(count: int, first_block: int, key: int, step: int, stream: int, dtype: torch.dtype) -> Tensor:
+    """`count` standard normals from a block on: Box–Muller, two from each pair of Philox words.
+
+    The radius has 31 random bits, which ends the tails at 6.7 standard deviations (a normal goes there once in 10¹⁰).
     """
-    n = out.numel()
-    half = (n + 1) // 2
-    bits = np.random.Philox(key=key, counter=[0, piece, step, shard])
-    if out.dtype == torch.float64:
-        uniform = (bits.random_raw(2 * half) >> np.uint64(11)).astype(np.float64)
-        radius = torch.from_numpy(uniform[:half]).add_(0.5).mul_(2.0**-53).log_().mul_(-2.0).sqrt_()
-        angle = torch.from_numpy(uniform[half:]).mul_(2.0**-52 * math.pi)
-    else:
-        words = torch.from_numpy(bits.random_raw(half).view(np.int32))
-        radius = words[:half].bitwise_and(0x7FFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-31)
-        radius.log_().mul_(-2.0).sqrt_()
-        angle = words[half:].to(torch.float32).mul_(_TWO_PI_OVER_2_32)
-    torch.mul(radius, angle.cos(), out=out[:half])
-    torch.mul(radius[: n - half], angle.sin_()[: n - half], out=out[half:])
+    total = -(-count // BLOCK)
+    counter = np.uint64(first_block * QUARTER) + np.arange(total * QUARTER, dtype=np.uint64)
+    words = philox(counter & _MASK, step & 0x7FFFFFFF, step >> 31, stream, key)
+    real = np.float64 if dtype == torch.float64 else np.float32
+    out = np.empty((total, 4, QUARTER), dtype=real)
+    for pair in range(2):
+        a, b = words[2 * pair], words[2 * pair + 1]
+        u = ((a >> np.uint64(1)).astype(real) + real(0.5)) * real(2.0**-31)
+        radius = np.sqrt(real(-2.0) * np.log(u))
+        angle = b.astype(np.uint32).view(np.int32).astype(real) * real(np.pi * 2.0**-31)
+        out[:, 2 * pair] = (radius * np.cos(angle)).reshape(total, QUARTER)
+        out[:, 2 * pair + 1] = (radius * np.sin(angle)).reshape(total, QUARTER)
+    return torch.from_numpy(out.reshape(-1)[:count])
+
+
+def philox(c0: Any, c1: int, c2: int, c3: int, key: int) -> list[Any]:
+    """Philox-4x32-10 (Salmon et al. 2011) on arrays of 32-bit words held in 64 bits."""
+    words = [c0, *(np.full_like(c0, c) for c in (c1, c2, c3))]
+    k0, k1 = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        a, b = words[0] * np.uint64(0xD2511F53), words[2] * np.uint64(0xCD9E8D57)
+        words = [
+            (b >> np.uint64(32)) ^ words[1] ^ np.uint64(k0),
+            b & _MASK,
+            (a >> np.uint64(32)) ^ words[3] ^ np.uint64(k1),
+            a & _MASK,
+        ]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return words

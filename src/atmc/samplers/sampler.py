@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import bodies, fused_triton
+from . import bodies, fused_native, fused_triton
 from .kinetic import sample_momentum
 from .layout import Shard, build_shard, view_like
 from .noise import init_generator, stream_key
@@ -218,8 +218,10 @@ class Sampler(Optimizer):
         name = self.body or "fused"
         if name == "single":
             return bodies.single
-        if name == "fused" and shard.dense and shard.device.type == "cpu" and not self.shared_thermostat:
-            return bodies.fused_cpu
+        if type(self).__name__ not in fused_native.KINDS or not type(self).__module__.startswith(__package__):
+            name = "foreach"  # compiled code knows only our own formulas: a subclass may have others
+        if name == "fused" and shard.dense and fused_native.usable(shard):
+            return fused_native.fused
         if name == "fused" and shard.dense and fused_triton.usable(shard):
             return fused_triton.fused
         return bodies.foreach
@@ -363,11 +365,6 @@ def _name(group: dict[str, Any], number: int, index: int) -> str:
 
 
 def _raise_if_nonfinite(shard: Shard, grads: list[Tensor | None]) -> None:
-    present = [(g, name) for g, name in zip(grads, shard.names, strict=True) if g is not None and g.numel()]
-    if not present:
-        return
-    largest = torch.stack([n.to(torch.float32) for n in torch._foreach_norm([g for g, _ in present], math.inf)])
-    finite = largest.isfinite()
-    if not bool(finite.all()):
-        name = present[int((~finite).nonzero()[0, 0])][1]
-        raise RuntimeError(f"the gradient of parameter {name} is not finite; the step was not taken")
+    for grad, name in zip(grads, shard.names, strict=True):
+        if grad is not None and not fused_native.all_finite(grad):
+            raise RuntimeError(f"the gradient of parameter {name} is not finite; the step was not taken")

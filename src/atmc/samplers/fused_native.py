@@ -1,0 +1,200 @@
+"""The fused step on a CPU: compiled code (`step.c`) over each parameter's memory, on all of PyTorch's threads.
+
+The library is built when the package is installed, if there is a C compiler; where there is none, `usable` says so and
+the foreach body serves. Work is cut at fixed places and sums are added in order, so the number of threads does not
+change a bit of the result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .kinetic import inverse_momentum_scale
+from .layout import Shard, dense, memory_order
+from .noise import BLOCK, normals
+
+if TYPE_CHECKING:
+    from .sampler import Sampler
+
+KINDS = {"ATMC": 0, "SGNHT": 1, "SGHMC": 2, "SGLD": 3}
+TASK = 32 * BLOCK  # elements a thread takes at a time
+
+
+class Settings(ctypes.Structure):
+    """The `Settings` of `step.c`."""
+
+    _fields_ = (
+        *(
+            (name, ctypes.c_double)
+            for name in (
+                "lr",
+                "last_lr",
+                "temperature",
+                "mass",
+                "inverse_scale",
+                "noise",
+                "added_noise",
+                "inverse_inertia",
+                "decay",
+                "epsilon",
+            )
+        ),
+        ("key", ctypes.c_uint64),
+        ("step", ctypes.c_int64),
+        *(
+            (name, ctypes.c_int32)
+            for name in (
+                "kind",
+                "stream",
+                "corrected",
+                "strang",
+                "measure",
+                "shared",
+                "hyperbolic",
+                "preconditioned",
+            )
+        ),
+    )
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL | None:
+    """The compiled code, or None where it was not built."""
+    spec = importlib.util.find_spec("atmc.samplers._step")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        loaded = ctypes.CDLL(spec.origin)
+    except OSError:
+        return None
+    address, count = ctypes.c_void_p, ctypes.c_int64
+    for real in ("float", "double"):
+        step = getattr(loaded, f"atmc_step_{real}")
+        step.argtypes = [address] * 5 + [count] * 3 + [ctypes.POINTER(Settings), address]
+        step.restype = None
+        noise = getattr(loaded, f"atmc_noise_{real}")
+        noise.argtypes = [address, count, count, ctypes.c_uint64, count, ctypes.c_int32]
+        noise.restype = None
+        finite = getattr(loaded, f"atmc_finite_{real}")
+        finite.argtypes = [address, count]
+        finite.restype = ctypes.c_int32
+    return loaded
+
+
+def usable(shard: Shard) -> bool:
+    """Whether the compiled step can run on this shard."""
+    return shard.device.type == "cpu" and shard.params[0].dtype == shard.dtype and library() is not None
+
+
+def fill_normal(out: Tensor, first_block: int, key: int, step: int, stream: int) -> None:
+    """Fill a contiguous CPU tensor by the standard normals of its place in the stream."""
+    compiled = library()
+    if compiled is None:
+        out.copy_(normals(out.numel(), first_block, key, step, stream, out.dtype))
+        return
+    fill = compiled.atmc_noise_double if out.dtype == torch.float64 else compiled.atmc_noise_float
+    fill(out.data_ptr(), out.numel(), first_block, key, step, stream)
+
+
+def all_finite(t: Tensor) -> bool:
+    """Whether every element is finite, in one pass where the compiled code can make it."""
+    compiled = library()
+    if compiled is None or t.device.type != "cpu" or t.dtype not in (torch.float32, torch.float64) or not dense(t):
+        return bool(t.isfinite().all())
+    test = compiled.atmc_finite_double if t.dtype == torch.float64 else compiled.atmc_finite_float
+    return bool(test(t.data_ptr(), t.numel()))
+
+
+@lru_cache(maxsize=1)
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="atmc-step")
+
+
+def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
+    """Run the step of a whole shard."""
+    compiled = library()
+    assert compiled is not None
+    run = compiled.atmc_step_double if shard.dtype == torch.float64 else compiled.atmc_step_float
+    held: list[Any] = []  # what the addresses below point to must outlive the calls
+    tasks: list[tuple[int, tuple[Any, ...], Any]] = []
+    for index, (p, grad) in enumerate(zip(shard.params, grads, strict=True)):
+        if grad is None or p.numel() == 0:
+            continue
+        g = memory_order(grad.to(shard.dtype), p)
+        settings = _settings(sampler, shard, index, measure)
+        mass = shard.mass(index)
+        each = memory_order(mass.to(shard.dtype), p) if isinstance(mass, Tensor) else None
+        held += [g, each, settings]
+        width = p.element_size() * shard.offsets[index]
+        state = shard.flat.get("momentum", shard.flat.get("square_avg"))
+        thermostat = shard.flat.get("thermostat")
+        addresses = (
+            p.data_ptr(),
+            g.data_ptr(),
+            0 if state is None else state.data_ptr() + width,
+            0 if thermostat is None else thermostat.data_ptr() + (0 if sampler.shared_thermostat else width),
+            0 if each is None else each.data_ptr(),
+        )
+        for start in range(0, p.numel(), TASK):
+            stop = min(start + TASK, p.numel())
+            sums = (ctypes.c_double * 3)()
+            arguments = (*addresses, start, stop, shard.first_blocks[index], ctypes.byref(settings), sums)
+            tasks.append((index, arguments, sums))
+
+    def call(task: tuple[int, tuple[Any, ...], Any]) -> None:
+        run(*task[1])
+
+    threads = torch.get_num_threads()
+    if threads > 1 and len(tasks) > 1:
+        list(_pool(threads).map(call, tasks))  # the calls release the interpreter's lock
+    else:
+        for task in tasks:
+            call(task)
+    if measure:
+        found = torch.full_like(shard.readings, float("nan"))
+        for index, _, sums in tasks:
+            found[index] = found[index].nan_to_num(0.0) + torch.tensor(sums[:2], dtype=torch.float64)
+        if "momentum" not in shard.flat:
+            found[:, 0] = float("nan")
+        shard.readings.copy_(found)
+    if sampler.shared_thermostat:
+        shard.scratch["heat"] = [torch.tensor(sum(sums[2] for _, _, sums in tasks), dtype=shard.dtype)]
+    shard.step.add_(1)
+
+
+def _settings(sampler: Sampler, shard: Shard, index: int, measure: bool) -> Settings:
+    group = shard.groups[index]
+    mass = shard.mass(index)
+    number = next(i for i, g in enumerate(sampler.param_groups) if g is group)
+    noise = group.get("noise", 0.0)
+    limit = group.get("speed_limit", float("inf"))
+    single = 1.0 if isinstance(mass, Tensor) else float(mass)
+    return Settings(
+        lr=float(group["lr"]),
+        last_lr=float(sampler._last_lr[number]) if sampler.scheme == "strang" else 0.0,
+        temperature=float(group["temperature"]),
+        mass=single,
+        inverse_scale=inverse_momentum_scale(single, limit),
+        noise=noise,
+        added_noise=max(noise - getattr(sampler, "noise_estimate", 0.0), 0.0),
+        inverse_inertia=1.0 / group["inertia"] if "inertia" in group else 0.0,
+        decay=getattr(sampler, "decay", 0.0),
+        epsilon=getattr(sampler, "epsilon", 0.0),
+        key=sampler._key,
+        step=int(shard.step),
+        kind=KINDS[type(sampler).__name__],
+        stream=2 * shard.number,
+        corrected=sampler.friction == "corrected",
+        strang=sampler.scheme == "strang",
+        measure=measure,
+        shared=sampler.shared_thermostat,
+        hyperbolic=limit != float("inf"),
+        preconditioned="square_avg" in shard.flat,
+    )
