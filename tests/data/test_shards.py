@@ -151,7 +151,7 @@ def test_faults_are_named(shards: Path, tmp_path: Path, fault: str) -> None:
     if fault == "cut":
         path.write_bytes(whole[:3000])
     elif fault == "boundary":  # cut between two files: tar itself would not notice
-        path.write_bytes(whole[: 5 * 512])
+        path.write_bytes(whole[: 6 * 512])
     elif fault == "gzip":
         with tarfile.open(path, "w:gz") as tar:
             add(tar, "a.png", picture(1))
