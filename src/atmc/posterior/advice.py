@@ -1,0 +1,39 @@
+"""What the doctor hands out, and how sure it may sound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+LEVELS = ("ok", "note", "warning", "problem")
+FEW = 8  # samples below which the two halves of a chain cannot be compared
+# A finding that rests on a test is made below this p-value. The doctor makes four such tests, so that a healthy chain
+# is called ill by chance in fewer than one case in twenty-five.
+SIGNIFICANT = 0.01
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One finding. `action` is empty where nothing needs to be done; `sure` says how certain it is."""
+
+    level: str
+    title: str
+    evidence: str
+    action: str = ""
+    sure: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (f"[{self.level}] {self.title}.", self.evidence, self.action) if part)
+
+
+def words(p: float) -> str:
+    """How sure a p-value makes one, in words."""
+    if not np.isfinite(p):
+        return "cannot tell"
+    return "almost certain" if p < 0.002 else "very likely" if p < 0.01 else "likely" if p < 0.05 else "not shown"
+
+
+def plural(count: int, noun: str) -> str:
+    """“1 sample”, “2 samples”."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

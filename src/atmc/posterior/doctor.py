@@ -1,0 +1,93 @@
+"""Is this chain healthy? Plain sentences: what is wrong, how sure, what to change.
+
+`doctor(run)` reads a run directory and applies one rule after the other to its vital signs. Each rule looks at one
+question, and says so also when the answer is good or cannot be known. The first entry is the verdict. Levels are `ok`,
+`note` (worth knowing), `warning` (results may be off) and `problem` (do not trust them).
+
+Thresholds are about sizes that matter (a tenth of the temperature, a twentieth of the loss) and are only acted upon
+where chance is an unlikely explanation; the evidence gives both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from atmc.posterior import doctor_motion as motion
+from atmc.posterior import doctor_samples as samples
+from atmc.posterior.advice import FEW, LEVELS, Advice, plural
+from atmc.posterior.vitals import Vitals, examine
+
+__all__ = ["Advice", "Vitals", "doctor", "examine", "verdict"]
+
+# The order in which a person would ask.
+QUESTIONS: tuple[Callable[[Vitals], list[Advice]], ...] = (
+    motion.finished,
+    motion.intact,
+    motion.diverged,
+    motion.enough_samples,
+    motion.at_temperature,
+    motion.virial,
+    motion.thermostat,
+    motion.stationary_loss,
+    samples.mixed,
+    samples.distinct,
+    samples.averaging,
+    samples.calibrated,
+    samples.what_was_sampled,
+)
+
+
+def doctor(run: Any) -> list[Advice]:
+    """Findings about a run: a path, an open `RunDir`, or `Vitals`. The verdict first, then the worst, then the rest."""
+    vitals = run if isinstance(run, Vitals) else examine(_opened(run))
+    found = [advice for question in QUESTIONS for advice in question(vitals)]
+    found.sort(key=lambda advice: -LEVELS.index(advice.level))  # stable: questions keep their order within a level
+    return [verdict(vitals, found), *found]
+
+
+def verdict(vitals: Vitals, found: list[Advice]) -> Advice:
+    """The whole in one entry."""
+    problems = [a for a in found if a.level == "problem"]
+    warnings = [a for a in found if a.level == "warning"]
+    what = "chain" if vitals.chains == 1 else "run"
+    if problems or warnings:
+        counts = [plural(len(g), n) for g, n in ((problems, "problem"), (warnings, "warning")) if g]
+        first = (problems or warnings)[0]
+        return Advice(
+            "problem" if problems else "warning",
+            f"This {what} needs attention: {' and '.join(counts)}",
+            f"Foremost: {first.title[0].lower()}{first.title[1:]}.",
+            first.action,
+        )
+    if not vitals.samples_weights:
+        return Advice("ok", "An optimiser's run, with nothing wrong that shows", summary_line(vitals))
+    if vitals.samples < FEW:
+        title = f"Nothing wrong shows, but {plural(vitals.samples, 'sample')} cannot show much"
+        action = f"Collect at least {FEW} samples before judging this {what}."
+        return Advice("note", title, summary_line(vitals), action)
+    return Advice("ok", f"This {what} looks healthy", summary_line(vitals))
+
+
+def summary_line(vitals: Vitals) -> str:
+    """The key figures that exist, in one line."""
+    parts = [plural(vitals.samples, "sample")]
+    if vitals.chains > 1:
+        parts[0] += f" of {vitals.chains} chains"
+    if np.isfinite(vitals.kinetic_at_samples.mean):
+        parts.append(f"kinetic temperature {vitals.kinetic_at_samples.mean:.2f} of what was asked")
+    if vitals.mixing is not None and np.isfinite(vitals.mixing.rhat_loss):
+        typical = samples.middle(vitals.mixing.rhat)
+        parts.append(f"R-hat {vitals.mixing.rhat_loss:.2f} of the loss, {typical:.2f} of single examples")
+    if vitals.scores is not None and vitals.samples > 1:
+        single, average = vitals.scores["mean_single"]["nll"], vitals.scores["predictive"]["nll"]
+        parts.append(f"NLL {single:.3f} for one sample, {average:.3f} for all together")
+    return "; ".join(parts) + "."
+
+
+def _opened(run: Any) -> Any:
+    from atmc.chain.rundir import RunDir
+
+    return run if isinstance(run, RunDir) else RunDir.open(run)

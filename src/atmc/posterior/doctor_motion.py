@@ -1,0 +1,161 @@
+"""The doctor's questions about how the chain moved: did it finish, is it as warm as asked, has it settled?
+
+One function per question: vital signs in, findings out. Numbers in actions are computed from the run where the theory
+gives them, so that they can be copied into the recipe.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, plural, words
+from atmc.posterior.vitals import Vitals
+
+TOLERABLE = 0.1  # relative error of a temperature
+LIGHT = 0.3  # equilibrium spread of the thermostat as a share of D with which it reacts within hundreds of steps
+
+
+def finished(v: Vitals) -> list[Advice]:
+    """Did the run come to its end?"""
+    if v.status == "done":
+        return []
+    evidence = f"Its last session ended with “{v.status}”."
+    return [
+        Advice(
+            "note",
+            "The run has not come to its end",
+            evidence,
+            "Run the same command again: it goes on where it stopped.",
+            "certain",
+        )
+    ]
+
+
+def intact(v: Vitals) -> list[Advice]:
+    """Are all its files what was written?"""
+    if not v.damage:
+        return []
+    evidence = f"{plural(len(v.damage), 'note')} of damage; the first: {v.damage[0]}."
+    action = "What is left is used; run the command again to make what can be made again."
+    return [Advice("warning", "Files of the run were damaged", evidence, action, "certain")]
+
+
+def diverged(v: Vitals) -> list[Advice]:
+    """Did it have to be caught?"""
+    if v.rollbacks == 0:
+        return []
+    times = "once" if v.rollbacks == 1 else f"{v.rollbacks} times"
+    evidence = f"The step size is now {v.lr_scale:g} of the recipe's, so samples before and after differ in kind."
+    action = f"Start anew with sampler.lr and the speeds times {v.lr_scale:g}."
+    return [Advice("warning", f"The chain diverged {times} and was rolled back", evidence, action, "certain")]
+
+
+def enough_samples(v: Vitals) -> list[Advice]:
+    """Is there anything to average?"""
+    if not v.samples_weights or v.samples >= FEW:
+        return []
+    if v.samples == 0:
+        action = "Let the run pass its burn-in and its first cycle (schedule.burn_in_epochs, schedule.cycle_epochs)."
+        return [Advice("problem", "There are no samples", "The bank is empty.", action, "certain")]
+    title = f"There {'is' if v.samples == 1 else 'are'} only {plural(v.samples, 'sample')}"
+    action = "Run longer, or shorten schedule.cycle_epochs."
+    return [Advice("note", title, f"Mixing can be judged from {FEW} on.", action, "certain")]
+
+
+def at_temperature(v: Vitals) -> list[Advice]:
+    """Is the chain as warm as asked, where samples are taken?"""
+    level = v.kinetic_at_samples
+    if not v.samples_weights or not np.isfinite(level.mean):
+        return []
+    spread = f" ± {level.error:.2f}" if np.isfinite(level.error) else ""
+    evidence = (
+        f"Where samples are taken the kinetic temperature is {level.mean:.2f}{spread} times the one asked "
+        f"(T = {v.temperature:g}); over all step sizes it is {v.kinetic.mean:.2f}."
+    )
+    if abs(level.mean - 1.0) <= TOLERABLE:
+        return [Advice("ok", "The chain has the temperature it was given", evidence)]
+    if not level.excludes(1.0):
+        action = "Run longer, or log more often (run.log_steps)."
+        return [Advice("note", "The temperature is not known well enough", evidence, action, "cannot tell")]
+    grade = "problem" if level.mean > 1.5 or level.mean < 0.6 else "warning"
+    if level.mean > 1.0:
+        evidence += " Gradient noise heats it more than the thermostat takes away: it samples a flatter posterior."
+        return [Advice(grade, "The chain is hotter than asked", evidence, cooling(v), "almost certain")]
+    evidence += " It samples a sharper posterior than the one named."
+    action = "Lower sampler.inertia, so that the thermostat lets go as the step size falls, or lengthen the cycle."
+    return [Advice(grade, "The chain is colder than asked", evidence, action, "almost certain")]
+
+
+def light_inertia(v: Vitals) -> float:
+    """μ = T / (κD)²: the inertia whose thermostat spreads over a share κ of D and follows within hundreds of steps."""
+    return v.temperature / (LIGHT * v.noise) ** 2 if v.noise > 0 else float("nan")
+
+
+def cooling(v: Vitals) -> str:
+    """What to do against heat."""
+    light = light_inertia(v)
+    if np.isfinite(v.inertia) and np.isfinite(light) and v.inertia > 3 * light:
+        return f"Make the thermostat lighter: sampler.inertia = {light:.1g} instead of {v.inertia:g}."
+    return "Halve sampler.lr and the speeds, or enlarge data.batch_size."
+
+
+def virial(v: Vitals) -> list[Advice]:
+    """Do positions agree with momenta about the temperature?"""
+    level = v.configurational
+    if not np.isfinite(level.error) or abs(level.mean - 1.0) <= 2 * TOLERABLE or not level.excludes(1.0):
+        return []
+    evidence = (
+        f"The configurational temperature (mean of θ·∇U) is {level.mean:.2f} ± {level.error:.2f} times T over "
+        f"{plural(level.rows, 'sample')}; in equilibrium it is 1. Directions that the data hardly determine take "
+        "longest to fill their prior and matter least for predictions, which is why this is only a note."
+    )
+    title = "The weights are not yet in equilibrium in all directions"
+    return [Advice("note", title, evidence, "Lengthen schedule.burn_in_epochs.", "very likely")]
+
+
+def thermostat(v: Vitals) -> list[Advice]:
+    """Has the thermostat found its place?"""
+    low, middle, high = v.thermostat
+    if not np.isfinite(middle) or not v.noise > 0:
+        return []
+    trend = v.thermostat_trend
+    moved = abs(trend.slope) * max(trend.points - 1, 0)
+    place = (
+        f"ξ runs from {low:.3g} to {high:.3g} (1 % to 99 %), median {middle:.3g}, "
+        f"against a noise level D = {v.noise:.3g}."
+    )
+    found: list[Advice] = []
+    if trend.p_value < SIGNIFICANT and moved > 0.1 * v.noise:
+        light = light_inertia(v)
+        lighter = f"Set sampler.inertia = {light:.1g}" if v.inertia > 3 * light else "Lengthen schedule.burn_in_epochs"
+        action = f"{lighter}, or start it nearer: sampler.thermostat_init = {middle:.3g}."
+        evidence = f"{place} Its median has moved by {moved:.3g} since burn-in (p = {trend.p_value:.1g})."
+        found.append(Advice("warning", "The thermostat is still on its way", evidence, action, words(trend.p_value)))
+    if v.silent > 0.5:
+        title = "For most parameters gradient noise alone exceeds the added noise"
+        evidence = f"{place} For {v.silent:.0%} of them ξ ≥ D, so no noise is added."
+        action = "That is how noise is meant to be absorbed; a larger batch or a smaller step leaves more room."
+        found.append(Advice("note", title, evidence, action, "certain"))
+    return found
+
+
+def stationary_loss(v: Vitals) -> list[Advice]:
+    """Is the training loss the same from cycle to cycle?"""
+    trend = v.drift
+    if not v.samples_weights or not np.isfinite(trend.p_value) or not np.isfinite(v.loss):
+        return []
+    change = trend.slope * (trend.points - 1)
+    share = abs(change) / max(abs(v.loss), 1e-12)
+    evidence = (
+        f"Since burn-in the training loss has changed by {change:+.3g}, {share:.0%} of its present {v.loss:.3g} "
+        f"(p = {trend.p_value:.2g})."
+    )
+    if trend.p_value >= SIGNIFICANT or share < 0.05:
+        return [Advice("ok", "The training loss has settled", evidence)]
+    if change < 0:
+        evidence += " Early samples are worse than late ones."
+        action = "Lengthen schedule.burn_in_epochs, or drop the early samples (posterior[k:])."
+        return [Advice("warning", "The training loss is still falling", evidence, action, words(trend.p_value))]
+    evidence += " The chain is leaving the place where it started for flatter ones, or heating up."
+    action = "Lengthen schedule.burn_in_epochs; if the chain is hot, see to that first."
+    return [Advice("warning", "The training loss is rising", evidence, action, words(trend.p_value))]

@@ -1,0 +1,133 @@
+"""The doctor's questions about the samples: do they mix, do they differ, does averaging help, are they calibrated?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, words
+from atmc.posterior.arrays import Floats
+from atmc.posterior.vitals import Vitals
+
+LONGER = "Lengthen schedule.cycle_epochs, so that each cycle travels further, or raise the step size."
+
+
+def middle(values: Floats) -> float:
+    """Median of what is known."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
+def mixed(v: Vitals) -> list[Advice]:
+    """Do chains, or the halves of one, predict alike?"""
+    m = v.mixing
+    if m is None or not np.isfinite(m.p_value) or m.samples < FEW:
+        return []
+    who = "The chains, and the halves of each," if m.chains > 1 else "The first and the second half of the chain"
+    typical = middle(m.rhat)
+    evidence = (
+        f"R-hat is {m.rhat_loss:.2f} for the loss and {typical:.2f} for the median {v.split} example; "
+        f"reordering the {m.samples} samples at random looks as uneven with probability {m.p_value:.2g}."
+    )
+    if m.p_value < SIGNIFICANT and not max(m.rhat_loss, typical) <= 1.1:
+        action = "Lengthen schedule.burn_in_epochs and schedule.cycle_epochs"
+        if m.chains > 1:
+            action += "; the average over chains is still better than any one of them."
+        else:
+            action += ", or run several chains and average them."
+        return [Advice("warning", f"{who} do not predict alike", evidence, action, words(m.p_value))]
+    return [Advice("ok", f"{who} predict alike", evidence)]
+
+
+def distinct(v: Vitals) -> list[Advice]:
+    """Are the samples different from each other, and independent?"""
+    if v.samples > 1 and v.distance < 1e-4:
+        evidence = f"The median cosine distance between two is {v.distance:.1e}."
+        return [Advice("problem", "The samples are nearly the same network", evidence, LONGER, "certain")]
+    m = v.mixing
+    worth = middle(m.ess) if m is not None else float("nan")
+    if m is not None and m.samples >= 2 * FEW and worth < 0.4 * m.samples:
+        evidence = (
+            f"The effective sample size of the median {v.split} example is {worth:.1f}: neighbours repeat each other."
+        )
+        action = f"{LONGER} Thinning saves time and loses little."
+        return [Advice("warning", f"{m.samples} samples are worth about {worth:.0f}", evidence, action, "likely")]
+    if v.neighbours < 0.5:
+        evidence = (
+            f"They lie {v.neighbours:.2f} times as far apart as samples half a chain apart (cosine distance, median "
+            f"{v.distance:.2g}): the weights are still travelling, whatever the predictions do."
+        )
+        return [Advice("note", "Neighbouring samples are close in weight space", evidence, LONGER, "likely")]
+    return []
+
+
+def averaging(v: Vitals) -> list[Advice]:
+    """What does the average gain, and would more samples gain more?"""
+    if v.scores is None or v.samples < 2:
+        return []
+    single, average = v.scores["mean_single"]["nll"], v.scores["predictive"]["nll"]
+    evidence = (
+        f"On {v.split} the NLL is {single:.3f} for one sample on average "
+        f"and {average:.3f} for all {v.samples} together."
+    )
+    last = v.scores["single"]["nll"]
+    if last < 0.98 * average:
+        evidence += f" The last sample alone has {last:.3f}: early samples drag the average down."
+        action = "Drop the early samples (posterior[k:]) or lengthen schedule.burn_in_epochs."
+        return [Advice("warning", "The last sample alone is better than the average", evidence, action, "certain")]
+    if single - average < 0.01 * single:
+        evidence += " The samples say the same."
+        action = "Raise the temperature towards 1 or lengthen the cycles, if more diversity is wanted."
+        return [Advice("note", "Averaging gains next to nothing", evidence, action, "certain")]
+    more, spread = v.doubling
+    if more > 0.01 * average and more > spread / 2:
+        evidence += f" Twice as many should gain about {more:.3f} more."
+        action = "Run longer: a larger schedule.epochs goes on from here."
+        return [Advice("note", "More samples would still help", evidence, action, "likely")]
+    evidence += f" Twice as many would gain about {max(more, 0.0):.3f}."
+    return [Advice("ok", "Averaging helps, and there are samples enough", evidence)]
+
+
+def calibrated(v: Vitals) -> list[Advice]:
+    """Is it right as often as it says?"""
+    if v.bins is None:
+        return []
+    b = v.bins
+    over, under = int((b.confidence > b.high).sum()), int((b.confidence < b.low).sum())
+    evidence = (
+        f"In {over} of {len(b.count)} equally sized bins of {v.split} examples confidence is above the 95 % interval "
+        f"of the accuracy, in {under} below; the mean gap is {b.error:.3f}."
+    )
+    if over + under < 3 or b.error < 0.01:
+        return [Advice("ok", "Confidence and accuracy agree", evidence)]
+    if over > under:
+        action = (
+            "Average more samples, raise the temperature towards 1, or scale with a temperature fitted on "
+            "validation data."
+        )
+        return [Advice("note", "The predictive is overconfident", evidence, action, "almost certain")]
+    if falling(v):
+        action = "The chain has not learned what it can yet: see to the falling loss first."
+        return [Advice("note", "The predictive is underconfident", evidence, action, "almost certain")]
+    action = (
+        "Labels that people agreed on carry less doubt than the likelihood allows: try target.likelihood = "
+        '"dirclip" or "noisy-dirichlet", or a lower temperature, and say so beside the numbers.'
+    )
+    return [Advice("note", "The predictive is underconfident", evidence, action, "almost certain")]
+
+
+def falling(v: Vitals) -> bool:
+    """Whether the training loss still falls."""
+    return v.drift.p_value < SIGNIFICANT and v.drift.slope < 0
+
+
+def what_was_sampled(v: Vitals) -> list[Advice]:
+    """What has to be said beside every number?"""
+    said = []
+    if v.temperature != 1.0:
+        said.append(f"The temperature is {v.temperature:g}, not that of Bayes' rule, 1.")
+    if v.augment != "none":
+        said.append(f"The data were augmented ({v.augment}), and augmented data are not independent data.")
+    if not said or not v.samples_weights:
+        return []
+    action = "State it beside every number; where it matters, report T = 1 without augmentation too."
+    return [Advice("note", "This is not the plain Bayes posterior", " ".join(said), action, "certain")]

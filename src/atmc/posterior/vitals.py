@@ -1,0 +1,170 @@
+"""The vital signs of a run: every number that the doctor looks at, gathered once from a run directory.
+
+Whatever a run does not have (an optimiser has no temperature, a run of one sample no mixing, tensors of a user's own
+no labels on disk) is NaN or None, and the doctor passes over it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atmc.errors import InputError
+from atmc.posterior import traces
+from atmc.posterior.calibration import CalibrationBins
+from atmc.posterior.diagnostics import Mixing, gain_of_doubling, mixing
+from atmc.posterior.geometry import cosine_distances, neighbour_ratio
+from atmc.posterior.metrics import calibration_bins, predictive, summary
+
+if TYPE_CHECKING:
+    from atmc.chain.rundir import RunDir
+
+NAN = float("nan")
+NO_LEVEL = traces.Level(NAN, NAN, 0)
+NO_TREND = traces.Trend(NAN, NAN, NAN, 0)
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """One run, in numbers. Temperatures are ratios of measured to asked."""
+
+    sampler: str
+    status: str = "done"
+    samples: int = 0
+    chains: int = 1
+    temperature: float = 1.0
+    augment: str = "none"
+    noise: float = NAN  # D
+    inertia: float = NAN  # mu
+    rollbacks: int = 0
+    lr_scale: float = 1.0  # what rollbacks have left of the step size
+    damage: tuple[str, ...] = ()
+    kinetic: traces.Level = NO_LEVEL  # after burn-in, at all step sizes
+    kinetic_at_samples: traces.Level = NO_LEVEL  # in the last part of every cycle
+    configurational: traces.Level = NO_LEVEL
+    thermostat: tuple[float, float, float] = (NAN, NAN, NAN)  # quantiles of xi at 1 %, 50 %, 99 %, lately
+    thermostat_trend: traces.Trend = NO_TREND  # of the median, after burn-in
+    silent: float = NAN  # share of parameters with xi >= D
+    drift: traces.Trend = NO_TREND  # of the training loss, per cycle
+    loss: float = NAN  # the training loss, lately
+    distance: float = NAN  # median cosine distance between samples
+    neighbours: float = NAN  # distance of neighbours over that of strangers
+    split: str = ""
+    mixing: Mixing | None = None
+    scores: dict[str, Any] | None = None  # `metrics.summary`
+    bins: CalibrationBins | None = None
+    doubling: tuple[float, float] = (NAN, NAN)
+
+    @property
+    def samples_weights(self) -> bool:
+        """Whether this is a sampler's run and not an optimiser's."""
+        return self.sampler != "sgd"
+
+
+def examine(run: RunDir) -> Vitals:
+    """Read a run directory; nothing in it is changed."""
+    recipe = run.recipe
+    rows = run.metrics()
+    main = traces.settled(rows, recipe.schedule.burn_in_epochs)
+    ends = traces.cycle_ends(main)
+    drawn = [r for r in rows if r.get("event") == "sample"]
+    back = [r for r in rows if r.get("event") == "rollback"]
+    late = main[-max(1, len(main) // 4) :]
+    section = recipe.sampler
+    thermostatted = section.name in ("atmc", "sgnht")
+    per_cycle = traces.loss_per_cycle(main)
+    found = Vitals(
+        sampler=section.name,
+        status=run.status,
+        samples=len(run.bank),
+        chains=recipe.chains,
+        temperature=section.temperature,
+        augment=recipe.data.augment,
+        noise=noise_level(section),
+        inertia=section.inertia if thermostatted else NAN,
+        rollbacks=len(back),
+        lr_scale=min((float(r.get("lr_scale") or 1.0) for r in back), default=1.0),
+        damage=tuple(run.notes) + tuple(str(r.get("what")) for r in rows if r.get("event") == "damage"),
+        kinetic=traces.temperature_ratio(main),
+        kinetic_at_samples=traces.temperature_ratio(ends),
+        configurational=traces.temperature_ratio(
+            [{"temperature": section.temperature, **r} for r in drawn], "configurational_temperature"
+        ),
+        thermostat=tuple(_median(late, f"thermostat_q{q}") for q in ("01", "50", "99")),  # type: ignore[arg-type]
+        thermostat_trend=traces.trend(_thinned(traces.column(main, "thermostat_q50"))),
+        silent=_median(drawn[-max(1, len(drawn) // 4) :], "silent_share"),
+        drift=traces.trend(_thinned(per_cycle)),
+        loss=float(per_cycle[-1]) if per_cycle.size else NAN,
+    )
+    return _with_predictions(_with_distances(found, run), run) if found.samples else found
+
+
+def noise_level(section: Any) -> float:
+    """D of a sampler section: as named, or −log(momentum)/lr as the paper says it."""
+    if section.name == "sgd":
+        return NAN
+    if section.noise is not None:
+        return float(section.noise)
+    if section.momentum and 0.0 < section.momentum < 1.0:
+        return -math.log(section.momentum) / float(section.lr)
+    return NAN
+
+
+def _with_distances(found: Vitals, run: RunDir) -> Vitals:
+    if found.samples < 2:
+        return found
+    bank = run.bank
+    distances, chosen = cosine_distances(bank)
+    upper = distances[np.triu_indices(len(chosen), k=1)]
+    ratio = neighbour_ratio(distances, [bank.chain_of(i) for i in chosen])
+    return replace(found, distance=float(np.median(upper)), neighbours=ratio)
+
+
+def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
+    splits = [s for s in ("validation", "test") if s in run.splits]
+    if not splits or run.likelihood().task != "classification":
+        return found
+    split = splits[0]
+    probs = run.predictions(split).numpy()
+    labels = stored_labels(run, split)
+    bank = run.bank
+    chains = [bank.chain_of(i) for i in range(len(bank))] if found.chains > 1 else None
+    found = replace(found, split=split, mixing=mixing(probs, labels, chains) if found.samples > 1 else None)
+    if labels is None or len(labels) != probs.shape[1]:
+        return found
+    return replace(
+        found,
+        scores=summary(probs, labels),
+        bins=calibration_bins(predictive(probs), labels),
+        doubling=gain_of_doubling(probs, labels),
+    )
+
+
+def stored_labels(run: RunDir, split: str) -> Any:
+    """Labels of a split, in the order of the stored predictions; None where the run's own data are not at hand."""
+    from atmc.chain.examples import load_data
+
+    try:
+        recipe = replace(run.recipe, run=replace(run.recipe.run, evaluate=[split]))
+        data = load_data(recipe).evaluate[split]
+    except (InputError, OSError, KeyError):
+        return None
+    known = (run.manifest.get("data") or {}).get("digests", {}).get(split)
+    return data.labels.numpy() if known in (None, data.digest) else None
+
+
+def _median(rows: Any, name: str) -> float:
+    values = traces.column(rows, name)
+    values = values[np.isfinite(values)]
+    return float(np.median(values)) if values.size else NAN
+
+
+def _thinned(values: Any, most: int = 40) -> Any:
+    """Means of up to `most` equal stretches: neighbouring log rows are correlated, stretches hardly."""
+    known = np.asarray(values)[np.isfinite(values)]
+    if known.size <= most:
+        return known
+    return np.array([part.mean() for part in np.array_split(known, most)])

@@ -1,0 +1,238 @@
+"""The doctor: a healthy chain is called healthy, every illness is found, and a real run is read from its folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from atmc.chain import RunDir, run
+from atmc.chain.settings import (
+    DataSection,
+    ModelSection,
+    Recipe,
+    RunSection,
+    SamplerSection,
+    ScheduleSection,
+    TargetSection,
+)
+from atmc.errors import InputError
+from atmc.posterior import Posterior, metrics
+from atmc.posterior.advice import LEVELS, Advice, words
+from atmc.posterior.diagnostics import gain_of_doubling, mixing
+from atmc.posterior.doctor import doctor, examine
+from atmc.posterior.traces import Level, Trend
+from atmc.posterior.vitals import Vitals, noise_level
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@cache
+def well(seed: int = 0, draws: int = 20, examples: int = 400) -> Vitals:
+    """What independent samples of a calibrated posterior look like."""
+    rng = np.random.default_rng(seed)
+    probs = softmax(2 * rng.normal(size=(1, examples, 5)) + 0.7 * rng.normal(size=(draws, examples, 5)))
+    mean = metrics.predictive(probs)
+    labels = (rng.random((examples, 1)) > mean.cumsum(1)[:, :-1]).sum(1)
+    return Vitals(
+        sampler="atmc",
+        samples=draws,
+        noise=105.4,
+        inertia=1e-3,
+        kinetic=Level(1.01, 0.01, 200),
+        kinetic_at_samples=Level(1.0, 0.01, 40),
+        configurational=Level(1.1, 0.2, draws),
+        thermostat=(-20.0, 3.0, 40.0),
+        thermostat_trend=Trend(0.0, 0.1, 0.6, 20),
+        silent=0.0,
+        drift=Trend(0.001, 0.1, 0.5, 20),
+        loss=0.3,
+        distance=0.2,
+        neighbours=0.98,
+        split="validation",
+        mixing=mixing(probs, labels, examples=20),
+        scores=metrics.summary(probs, labels),
+        bins=metrics.calibration_bins(mean, labels),
+        doubling=gain_of_doubling(probs, labels),
+    )
+
+
+def healthy(**changes: object) -> Vitals:
+    return replace(well(), **changes)  # type: ignore[arg-type]
+
+
+def titles(vitals: Vitals) -> list[str]:
+    return [advice.title for advice in doctor(vitals)]
+
+
+def find(vitals: Vitals, title: str) -> Advice:
+    return next(a for a in doctor(vitals) if title in a.title)
+
+
+def test_a_healthy_chain_is_told_so() -> None:
+    found = doctor(healthy())
+    assert found[0].level == "ok"
+    assert found[0].title == "This chain looks healthy"
+    assert "20 samples" in found[0].evidence
+    assert {a.level for a in found} <= {"ok", "note"}
+    assert all(a.level in LEVELS and a.title and a.evidence for a in found)
+    assert "healthy" in str(found[0])
+
+
+def test_false_alarms_are_rare() -> None:
+    """40 healthy chains: with p < 0.01 as the mark, three or more alarms have a probability below 0.01."""
+    alarms = [doctor(well(seed, 16, 60))[0].level in ("warning", "problem") for seed in range(40)]
+    assert sum(alarms) <= 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "title", "action"),
+    [
+        ({"kinetic_at_samples": Level(1.3, 0.02, 40)}, "warning", "hotter than asked", "Halve sampler.lr"),
+        ({"kinetic_at_samples": Level(20.0, 0.5, 40), "inertia": 1.0}, "problem", "hotter", "sampler.inertia = 0.001"),
+        ({"kinetic_at_samples": Level(0.8, 0.02, 40)}, "warning", "colder than asked", "inertia"),
+        ({"kinetic_at_samples": Level(1.3, 0.4, 40)}, "note", "not known well enough", "log more often"),
+        ({"configurational": Level(-0.4, 0.05, 20)}, "note", "not yet in equilibrium", "burn_in"),
+        ({"thermostat_trend": Trend(3.0, 0.9, 1e-5, 20)}, "warning", "still on its way", "thermostat_init = 3"),
+        ({"silent": 0.8}, "note", "exceeds the added noise", "larger batch"),
+        ({"drift": Trend(-0.01, -0.8, 1e-4, 20)}, "warning", "still falling", "burn_in_epochs"),
+        ({"drift": Trend(0.01, 0.8, 1e-4, 20)}, "warning", "is rising", "burn_in_epochs"),
+        ({"distance": 1e-6}, "problem", "nearly the same network", "cycle_epochs"),
+        ({"neighbours": 0.2}, "note", "close in weight space", "cycle_epochs"),
+        ({"rollbacks": 2, "lr_scale": 0.25}, "warning", "diverged 2 times", "times 0.25"),
+        ({"damage": ("samples/0003.safetensors: is torn",)}, "warning", "damaged", "again"),
+        ({"status": "budget"}, "note", "not come to its end", "goes on"),
+        ({"temperature": 0.1}, "note", "not the plain Bayes posterior", "beside every number"),
+        ({"augment": "crop-flip"}, "note", "not the plain Bayes posterior", "beside every number"),
+        ({"samples": 0, "scores": None, "mixing": None}, "problem", "no samples", "burn_in_epochs"),
+        ({"samples": 3}, "note", "only 3 samples", "longer"),
+        ({"doubling": (0.2, 0.05)}, "note", "More samples would still help", "schedule.epochs"),
+    ],
+)
+def test_each_illness_is_found(changes: dict[str, object], level: str, title: str, action: str) -> None:
+    sick = healthy(**changes)
+    found = find(sick, title)
+    assert found.level == level
+    assert action in found.action
+    assert found.sure
+    verdict = doctor(sick)[0]
+    assert LEVELS.index(verdict.level) >= LEVELS.index(level if level != "note" else "ok")
+    assert title not in " ".join(titles(healthy()))
+
+
+def test_a_drifting_chain_and_disagreeing_chains_are_found() -> None:
+    rng = np.random.default_rng(1)
+    base = 2 * rng.normal(size=(1, 200, 5))
+    direction = rng.normal(size=(1, 200, 5))
+    drifting = softmax(base + np.linspace(0, 2, 20)[:, None, None] * direction + 0.1 * rng.normal(size=(20, 200, 5)))
+    found = find(healthy(mixing=mixing(drifting)), "do not predict alike")
+    assert found.level == "warning"
+    assert found.sure in ("very likely", "almost certain")
+    assert "worth about" in " ".join(titles(healthy(mixing=mixing(drifting))))
+    offset = np.repeat([0.0, 1.0], 10)[:, None, None] * direction
+    apart = softmax(base + offset + 0.5 * rng.normal(size=(20, 200, 5)))
+    two = healthy(mixing=mixing(apart, chains=[0] * 10 + [1] * 10), chains=2)
+    assert "chains" in find(two, "do not predict alike").title
+
+
+def test_scores_that_tell_of_trouble() -> None:
+    v = healthy()
+    assert v.scores is not None
+    late = {**v.scores, "single": {**v.scores["single"], "nll": 0.5 * v.scores["predictive"]["nll"]}}
+    assert find(healthy(scores=late), "last sample alone").level == "warning"
+    same = {**v.scores, "mean_single": v.scores["predictive"], "single": v.scores["predictive"]}
+    assert find(healthy(scores=same), "next to nothing").level == "note"
+
+
+@pytest.mark.parametrize(("power", "says"), [(0.4, "overconfident"), (2.5, "underconfident")])
+def test_calibration_is_judged(power: float, says: str) -> None:
+    rng = np.random.default_rng(2)
+    probs = softmax(2 * rng.normal(size=(2000, 5)))
+    labels = (rng.random((2000, 1)) > probs.cumsum(1)[:, :-1]).sum(1)
+    bins = metrics.calibration_bins(metrics.apply_temperature(probs, power), labels)
+    assert find(healthy(bins=bins), says).level == "note"
+    if says == "underconfident":
+        learning = healthy(bins=bins, drift=Trend(-0.05, -0.9, 1e-5, 20))
+        assert "falling loss first" in find(learning, says).action
+
+
+def test_an_optimiser_is_no_chain() -> None:
+    found = doctor(Vitals(sampler="sgd", samples=1))
+    assert found[0].title.startswith("An optimiser's run")
+    assert len(found) == 1
+
+
+def test_words_and_noise() -> None:
+    assert [words(p) for p in (0.001, 0.005, 0.03, 0.5, float("nan"))] == [
+        "almost certain",
+        "very likely",
+        "likely",
+        "not shown",
+        "cannot tell",
+    ]
+    assert noise_level(SamplerSection(momentum=0.9, lr=1e-3)) == pytest.approx(105.36, abs=0.01)
+    assert noise_level(SamplerSection(noise=7.0)) == 7.0
+    assert np.isnan(noise_level(SamplerSection()))
+    assert np.isnan(noise_level(SamplerSection(name="sgd", momentum=0.9)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten samples of a small network on digits, taken far too early."""
+    recipe = Recipe(
+        name="small",
+        data=DataSection(name="digits", batch_size=200, validation=97),
+        model=ModelSection(name="mlp", depth=2, width=8),
+        target=TargetSection(prior="gaussian", prior_scale=1.0),
+        sampler=SamplerSection(name="atmc", lr=0.002, speed=0.002, momentum=0.9, inertia=1e-3),
+        schedule=ScheduleSection(epochs=10, kind="cyclic", cycle_epochs=1),
+        run=RunSection(device="cpu", evaluate=["validation", "test"]),
+    )
+    path = tmp_path_factory.mktemp("run") / "small"
+    assert run(recipe, path).status == "done"
+    return path
+
+
+def test_a_real_run_is_examined(folder: Path) -> None:
+    vitals = examine(RunDir.open(folder))
+    assert vitals.samples == 10
+    assert vitals.split == "validation"
+    assert vitals.noise == pytest.approx(-np.log(0.9) / 0.002)
+    assert np.isfinite(vitals.kinetic.mean)
+    assert np.isfinite(vitals.thermostat).all()
+    assert vitals.scores is not None
+    assert 0.0 < vitals.distance < 1.0
+    before = sorted(p.name for p in folder.rglob("*"))
+    found = doctor(folder)
+    assert sorted(p.name for p in folder.rglob("*")) == before
+    assert found[0].level in ("warning", "problem")  # ten epochs are no burn-in
+    assert any("still falling" in a.title or "do not predict alike" in a.title for a in found)
+    with pytest.raises(InputError, match="not a run directory"):
+        doctor(folder / "nothing")
+
+
+def test_a_real_run_predicts_what_it_stored(folder: Path, tmp_path: Path) -> None:
+    from atmc import data
+
+    test = data.load("digits", "test")
+    posterior = Posterior.from_run(folder)
+    stored = RunDir.open(folder).predictions("test")
+    torch.testing.assert_close(posterior.sample_probs(test, device="cpu"), stored, rtol=0, atol=2e-6)
+    found = posterior.predict(test, device="cpu")
+    np.testing.assert_allclose(found.probs, metrics.predictive(stored.numpy()), atol=2e-6)
+    assert posterior.classes == tuple("0123456789")
+    assert posterior.shape == (1, 8, 8)
+    posterior.save(tmp_path / "p")
+    again = Posterior.load(tmp_path / "p")  # the recipe's network needs no code of the user's
+    assert torch.equal(again.predict(test, device="cpu").probs, found.probs)
+    assert again.shape == (1, 8, 8)
+    own = Posterior.from_run(folder, model=RunDir.open(folder).model())
+    assert isinstance(own[0], nn.Module)
