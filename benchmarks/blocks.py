@@ -195,7 +195,8 @@ def main() -> None:
             }
         )
     record = {
-        "command": f"python benchmarks/blocks.py --depth {options.depth} --width {options.width} --epochs {options.epochs:g}",
+        "command": "python benchmarks/blocks.py "
+        f"--depth {options.depth} --width {options.width} --epochs {options.epochs:g}",
         "depth": options.depth,
         "width": options.width,
         "epochs": done * options.batch / len(train),
@@ -216,8 +217,8 @@ def main() -> None:
     )
     for r in rows:
         print(
-            f"{r['design']:28s} {r['lr']:6.3f} {r['loss']:7.4f} {r['jump']:6.2f} {r['jump_epoch']:6.1f} "
-            f"{100 * r['validation_accuracy']:6.2f} {r['sharpness_start']:8.1f} {r['sharpness_end']:8.1f}"
+            f"{r['design']:28s} {r['lr']:8.3f} {r['loss']:8.4f} {r['jump']:8.2f} {r['jump_epoch']:8.1f} "
+            f"{100 * r['validation_accuracy']:8.2f} {r['sharpness_start']:8.1f} {r['sharpness_end']:8.1f}"
         )
 
 
