@@ -1,0 +1,42 @@
+"""Law 4: the bias of θ falls as h², for the Strang scheme and for the fused one; the paper's hyperbolic step's as h."""
+
+import itertools
+import math
+
+import pytest
+
+from .harness import Settings
+from .laws import atmc_harmonic, sghmc_harmonic
+from .makers import real
+from .order import STIFFNESS, momentum_bias, order
+
+CASES = [
+    Settings(sampler, h=0.24, d=3.0, c=c, scheme=scheme)
+    for sampler, scheme in (("ATMC", "fused"), ("ATMC", "strang"), ("SGNHT", "fused"), ("SGHMC", "fused"))
+    for c in (math.inf, 2.0)
+]
+
+
+@pytest.mark.parametrize("settings", CASES, ids=str)
+def test_the_bias_is_of_second_order(settings: Settings) -> None:
+    measured = order(real, settings)
+    assert measured.allows(4.0), str(measured)
+    assert not measured.allows(2.0), str(measured)
+
+
+def test_the_exact_discrete_laws_are_of_second_order() -> None:
+    """The closed forms that other tests lean on, by halving: no Monte-Carlo error at all."""
+    for law in (atmc_harmonic, sghmc_harmonic):
+        off = [law(STIFFNESS, h, 1.0, 3.0, 1.0, 0.0)[0] * STIFFNESS - 1 for h in (0.02, 0.01)]
+        assert off[0] / off[1] == pytest.approx(4.0, rel=2e-3)
+
+
+@pytest.mark.parametrize(("friction", "order"), [("corrected", 2), ("frozen", 1)])
+def test_the_hyperbolic_momentum_step_alone(friction: str, order: int) -> None:
+    """Stationary E[mK'² − T mK''] by quadrature: of order h² corrected, of order h as in the paper."""
+    off = [momentum_bias(h, friction) for h in (0.2, 0.1, 0.05)]
+    orders = [math.log2(abs(a / b)) for a, b in itertools.pairwise(off)]
+    assert orders[-1] == pytest.approx(order, abs=0.4), (off, orders)
+    if friction == "corrected":
+        frozen = momentum_bias(0.1, "frozen")
+        assert abs(off[1]) < 0.1 * abs(frozen)
