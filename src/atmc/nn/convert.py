@@ -1,0 +1,181 @@
+"""From a BatchNorm network, perhaps pre-trained, to one that can be sampled and computes the same function.
+
+BatchNorm layers disappear into the layers beside them where that is exact, and else stay as a fixed affine map;
+convolutions and linear layers become weight-normalised; dropout goes.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import torch
+import torch.fx
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from atmc.nn.check import NOISY_NAMES, uninitialised
+from atmc.nn.fold import affine_of, fold, folds_from_graph, folds_from_order, functional_calls, trace
+from atmc.nn.resnet import BatchNorm2d
+from atmc.nn.weightnorm import CastConv2d, WeightNormLayer, WNConv2d, WNLinear
+
+KNOWN_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm2d)
+
+
+class FrozenAffine(nn.Module):
+    """gain · x + shift per channel, with nothing to learn or sample: a BatchNorm that could not be folded exactly."""
+
+    gain: Tensor
+    shift: Tensor
+
+    def __init__(self, gain: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("gain", gain)
+        self.register_buffer("shift", shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        return x * self.gain.to(x.dtype).view(shape) + self.shift.to(x.dtype).view(shape)
+
+
+def convert(model: nn.Module, example: Tensor | None = None, tolerance: float = 1e-3) -> nn.Module:
+    """A copy of `model` without BatchNorm and dropout, weight-normalised, equal to `model.eval()` up to rounding.
+
+    Pairs of layer and norm are found by tracing the forward. Where it cannot be traced the order of registration
+    decides: then give an `example` batch. With one, the outputs are compared and a difference above `tolerance`
+    (relative to the largest output) is an error. Layers of a kind with batch statistics that is not known here are
+    an error, too.
+    """
+    converted = copy.deepcopy(model).eval()
+    _refuse(converted)
+    graph = trace(converted)
+    if graph is None:
+        folds = folds_from_order(converted)
+        if example is None and any(isinstance(module, _BatchNorm) for module in converted.modules()):
+            warnings.warn(
+                "convert: the forward cannot be traced, so layers were paired by their order; "
+                "pass an example batch to have the result verified",
+                stacklevel=2,
+            )
+    else:
+        folds = folds_from_graph(converted, graph)
+        functional = functional_calls(graph)
+        if "batch_norm" in functional:
+            raise ValueError("convert: the forward calls F.batch_norm itself; use an nn.BatchNorm layer instead")
+        if "dropout" in functional:
+            warnings.warn("convert: the forward calls dropout as a function; switch it off there", stacklevel=2)
+    _apply(converted, {item.norm: (item.layer, item.where) for item in folds})
+    if example is not None:
+        _verify(model, converted, example, tolerance)
+    return converted.train(model.training)
+
+
+def _refuse(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if uninitialised(module):
+            raise ValueError(f"convert: layer {name!r} ({kind}) has no parameters yet; run one batch through it first")
+        if isinstance(module, _BatchNorm) and type(module) in KNOWN_NORMS:
+            if module.running_mean is None or module.running_var is None:
+                raise ValueError(f"convert: layer {name!r} ({kind}) has no running statistics to fold")
+        elif isinstance(module, _BatchNorm) or ("BatchNorm" in kind and "Frozen" not in kind):
+            raise ValueError(
+                f"convert: layer {name!r} has batch statistics of an unknown kind ({kind}); replace it first"
+            )
+        elif isinstance(module, _InstanceNorm) and module.track_running_stats:
+            raise ValueError(f"convert: layer {name!r} ({kind}) tracks batch statistics; set track_running_stats=False")
+
+
+def _apply(model: nn.Module, folds: dict[str, tuple[str, str]]) -> None:
+    """Replace layers in place, wherever (and however often) each is registered."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    values: dict[int, tuple[Tensor, Tensor]] = {}
+    replacements: dict[int, nn.Module] = {}
+    for name, module in modules.items():
+        if not isinstance(module, _BatchNorm) or id(module) in replacements:
+            continue
+        affine = affine_of(module)
+        if name in folds:
+            layer_name, where = folds[name]
+            layer = modules[layer_name]
+            weight, bias = values.get(id(layer)) or _values(layer)
+            values[id(layer)] = fold(weight, bias, affine, "after" if where == "after" else "before")
+            replacements[id(module)] = nn.Identity()
+        else:
+            like = module.running_mean
+            replacements[id(module)] = FrozenAffine(*(part.to(like) for part in affine))
+    uses: dict[int, int] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    for module in model.modules():
+        if id(module) in values or type(module) in (nn.Conv2d, nn.Linear, CastConv2d):
+            shared = any(uses[id(parameter)] > 1 for parameter in module.parameters(recurse=False))
+            _write(module, values.get(id(module)), replacements, shared)
+        elif isinstance(module, _DropoutNd) or type(module).__name__ in NOISY_NAMES:
+            replacements[id(module)] = nn.Identity()
+        elif isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+            module.dropout = 0.0
+    for name, module in modules.items():
+        if id(module) in replacements and name:
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent) if parent else model, leaf, replacements[id(module)])
+
+
+def _values(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    """A layer's weight and bias (zero where it has none) in float64."""
+    weight = layer.effective() if isinstance(layer, WeightNormLayer) else layer.weight
+    assert isinstance(weight, Tensor)
+    weight = weight.detach().double()
+    bias = layer.bias
+    if isinstance(bias, Tensor):
+        return weight, bias.detach().double().expand(weight.shape[0]).clone()
+    return weight, torch.zeros(weight.shape[0], dtype=torch.float64, device=weight.device)
+
+
+def _write(
+    module: nn.Module, folded: tuple[Tensor, Tensor] | None, replacements: dict[int, nn.Module], shared: bool
+) -> None:
+    """Give a layer its new values: as a weight-normalised layer where there is one, and not if its weight is tied."""
+    weight, bias = folded or _values(module)
+    with_bias = folded is not None or module.bias is not None
+    if shared and folded is None:
+        return
+    new: WeightNormLayer
+    if isinstance(module, WNConv2d) or type(module) in (nn.Conv2d, CastConv2d):
+        assert isinstance(module, nn.Conv2d | WNConv2d)
+        new = WNConv2d(
+            module.in_channels,
+            module.out_channels,
+            module.kernel_size,
+            module.stride,
+            module.padding,
+            module.dilation,
+            module.groups,
+            with_bias,
+            module.padding_mode,
+        )
+    elif isinstance(module, WNLinear) or type(module) is nn.Linear:
+        new = WNLinear(weight.shape[1], weight.shape[0], with_bias)
+    else:  # 1- and 3-dimensional convolutions keep their kind, with the norm folded in
+        assert isinstance(module, nn.Conv1d | nn.Conv3d)
+        module.weight.data.copy_(weight)
+        module.bias = nn.Parameter(bias.to(module.weight))
+        return
+    like = next(module.parameters())
+    new.to(like.device, like.dtype)
+    new.set_weight_(weight, bias if with_bias else None)
+    replacements[id(module)] = new
+
+
+def _verify(model: nn.Module, converted: nn.Module, example: Tensor, tolerance: float) -> None:
+    with torch.no_grad():
+        expected = copy.deepcopy(model).eval()(example)
+        error = float((converted.eval()(example) - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
+    if not error <= tolerance:
+        raise RuntimeError(
+            f"convert: the converted network's outputs differ by {error:.2g} of their size (allowed {tolerance:g}); "
+            "its forward probably uses a norm in another place than it is registered"
+        )

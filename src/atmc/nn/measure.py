@@ -1,0 +1,64 @@
+"""Measurements of a network as it stands: how signals and gradients pass through it, and how sharp its loss is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from atmc.nn.resnet import ResNet
+from atmc.nn.resnetpp import ResNetPP
+
+
+@dataclass(frozen=True)
+class BlockSignal:
+    """The stream after the stem (index 0) or after a block: its mean, mean square, and the loss gradient's norm."""
+
+    index: int
+    mean: float
+    mean_square: float
+    grad_norm: float
+
+
+def signals(model: ResNet | ResNetPP, x: Tensor, labels: Tensor) -> list[BlockSignal]:
+    """One pass forward and back of the mean cross-entropy, block by block; the parameters' grads are not touched."""
+    streams: list[Tensor] = []
+    loss = F.cross_entropy(model(x, streams), labels)
+    grads = torch.autograd.grad(loss, streams)
+    rows = []
+    for index, (stream, grad) in enumerate(zip(streams, grads, strict=True)):
+        values = stream.detach().float()
+        square = values.square().mean().item()
+        rows.append(BlockSignal(index, values.mean().item(), square, grad.float().norm().item()))
+    return rows
+
+
+def top_eigenvalue(
+    loss: Callable[[], Tensor], params: Sequence[Tensor], iterations: int = 20, generator: torch.Generator | None = None
+) -> float:
+    """The largest (most positive) Hessian eigenvalue, by power iteration on Hessian-vector products.
+
+    `loss` is evaluated once and must be deterministic. SGD with momentum β and learning rate η is stable on a
+    quadratic up to an eigenvalue of 2(1 + β)/η. Power iteration finds the largest magnitude; should that be a
+    negative eigenvalue, a second run on the Hessian shifted by it finds the other end of the spectrum.
+    """
+    params = [param for param in params if param.requires_grad]
+    grads = torch.autograd.grad(loss(), params, create_graph=True)
+
+    def iterate(shift: float) -> float:
+        vector = [torch.randn(param.shape, generator=generator).to(param) for param in params]
+        value = 0.0
+        for _ in range(iterations):
+            norm = torch.stack([v.square().sum() for v in vector]).sum().sqrt()
+            vector = [v / norm for v in vector]
+            product = torch.autograd.grad(grads, params, vector, retain_graph=True)
+            shifted = [p.detach() + shift * v for p, v in zip(product, vector, strict=True)]
+            value = torch.stack([(v * s).sum() for v, s in zip(vector, shifted, strict=True)]).sum().item()
+            vector = shifted
+        return value - shift
+
+    value = iterate(0.0)
+    return value if value >= 0 else iterate(-value)

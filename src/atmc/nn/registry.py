@@ -1,0 +1,43 @@
+"""Networks by name, for recipes: `build("resnetpp", depth=56, width=32, classes=10)`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+from torch import nn
+
+from atmc.errors import InputError
+from atmc.nn.mlp import MLP
+from atmc.nn.resnet import ResNet
+from atmc.nn.resnetpp import ResNetPP
+
+NETWORKS: dict[str, type[nn.Module]] = {"resnetpp": ResNetPP, "resnet": ResNet, "mlp": MLP}
+# What a recipe knows about its data and may pass to every network; those that need it use it.
+FROM_DATA = ("classes", "in_channels", "image_size")
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    """The network of that name. An option that is None keeps its default; unknown names and options are errors."""
+    if name not in NETWORKS:
+        raise InputError(f"unknown network {name!r}: {_nearest(name, list(NETWORKS))}")
+    network = NETWORKS[name]
+    known = list(inspect.signature(network).parameters)
+    options = {key: value for key, value in options.items() if value is not None}
+    for key in list(options):
+        if key in known:
+            continue
+        if key in FROM_DATA:
+            del options[key]
+            continue
+        raise InputError(f"network {name!r} has no option {key!r}: {_nearest(key, known)}")
+    try:
+        return network(**options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"network {name!r}: {error}") from error
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(known)}"

@@ -1,0 +1,197 @@
+"""ResNet++: a residual network that can be sampled. SELU, weight normalisation, small last scales, no batch statistics.
+
+Why it looks as it does:
+- Every convolution is weight-normalised with scale 1: it keeps the mean square of its input, and passes back the sum
+  of squares of its gradient. SELU's fixed point is mean 0, variance 1. Nothing at the start depends on data.
+- The last scale of a branch starts at a small constant (the paper's simplified Fixup; here 0.1): a stage of n blocks
+  ends at variance 1 + 0.01 n, and the gradient of the stream is nearly the identity's at any depth.
+- SELU comes before the addition's branch ("pre"): the identity path carries no nonlinearity. With SELU after the
+  addition ("post") a stream with small branches is SELU applied again and again: positive values grow by 1.05 a block,
+  negative ones collapse to -1.26 where the slope is ½, so that at depth 110 neither values nor gradients survive.
+- Where resolution changes, a weight-normalised 1×1 projection of the *activated* stream starts the new stage at mean
+  square one again; pooling and padding would lose variance at every stage.
+- Biases stay inside branches ("inner"). A bias that a branch adds to the stream acts on all later blocks, as do those
+  of its neighbours: n parameters with one effect, a direction n times as sharp as each. A constant shift can still
+  be learned through a branch.
+
+All of these can be switched by the constructor to compare them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from atmc.nn.effective import effective_weights
+from atmc.nn.frn import FilterResponseNorm2d
+from atmc.nn.layout import BlockShape, layout
+from atmc.nn.resnet import raise_recompile_limit
+from atmc.nn.resnetpp_block import BlockKind, Order, Shortcut, block_forward, stem_forward
+from atmc.nn.weightnorm import BiasKind, WNConv2d, WNLinear
+
+Bias = Literal["inner", "before", "after", "scalar", "none"]
+Gain = Literal["scale", "scalar", "fixed"]
+
+
+class Block(nn.Module):
+    """The parameters of one residual block; what happens with them is `block_forward`.
+
+    `pre_bias` is added before the block's first activation, which the block before (or the stem) computes.
+    """
+
+    def __init__(
+        self, shape: BlockShape, bias: Bias, gain: Gain, branch_scale: float, norm: str | None, kind: BlockKind
+    ) -> None:
+        super().__init__()
+        specs = shape.convolutions()
+        inner: BiasKind = "none" if bias == "none" or norm else ("scalar" if bias == "scalar" else "feature")
+        outer: BiasKind = inner if bias in ("after", "scalar") else "none"
+        self.kind = kind
+        self.convs = nn.ModuleList()
+        for i, (inputs, outputs, size, stride) in enumerate(specs):
+            last = i + 1 == len(specs)
+            scale = branch_scale if last and gain == "scale" else 1.0
+            self.convs.append(
+                WNConv2d(
+                    inputs,
+                    outputs,
+                    size,
+                    stride,
+                    size // 2,
+                    bias=outer if last else inner,
+                    scale=1.0 if norm else scale,
+                    learn_scale=norm is None,
+                )
+            )
+        self.norms: nn.ModuleList | None = None
+        if norm is not None:
+            gains = [1.0] * (len(specs) - 1) + [branch_scale if gain == "scale" else 1.0]
+            self.norms = nn.ModuleList(
+                FilterResponseNorm2d(outputs, False, start)
+                for (_, outputs, _, _), start in zip(specs, gains, strict=True)
+            )
+        self.gain = nn.Parameter(torch.tensor([branch_scale])) if gain == "scalar" else None
+        lengths = {"before": shape.inputs, "scalar": 1}
+        self.pre_bias = nn.Parameter(torch.zeros(lengths[bias])) if bias in lengths else None
+        self.project: WNConv2d | None = None
+        if kind.shortcut in ("projection", "pool-projection"):
+            stream_bias: BiasKind = "none" if bias in ("none", "before") else "feature"
+            self.project = WNConv2d(shape.inputs, shape.outputs, 1, shape.stride, bias=stream_bias)
+
+    def layers(self) -> list[WNConv2d]:
+        """The convolutions in the order their weights are asked for."""
+        convs = [conv for conv in self.convs if isinstance(conv, WNConv2d)]
+        return convs if self.project is None else [*convs, self.project]
+
+    def inputs(self, weights: list[Tensor]) -> tuple[Any, ...]:
+        """What `block_forward` takes between (x, a) and the next block's bias."""
+        count = len(self.convs)
+        norms = None if self.norms is None else tuple((norm.gain, norm.bias) for norm in self.norms)
+        project, project_bias = (None, None) if self.project is None else (weights[count], self.project.bias)
+        biases = tuple(conv.bias for conv in self.convs)
+        return tuple(weights[:count]), biases, norms, self.gain, project, project_bias
+
+
+class ResNetPP(nn.Module):
+    """ResNet++, designed as the module's text says. Input NCHW, normalised, any float precision; logits in float32.
+
+    order: "pre" or "post", SELU before the branch or after the addition.
+    bias: "inner" (after every convolution of a branch but the last), "after" (the last too), "before" (before every
+        activation), "scalar" (all of these, one number each, as Fixup), "none".
+    shortcut: "projection", "pool-projection" (average-pooled first) or "pool-pad" (pooled, new channels zero).
+    branch_scale: where the last scale of a branch starts, or "depth" for 1/√blocks.
+    gain: how a branch is made small: "scale" (its last scales), "scalar" (one learned number), "fixed" (a constant).
+    norm: None or "frn": filter response normalisation in the branches.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        width: int | None = None,
+        classes: int = 10,
+        in_channels: int = 3,
+        norm: Literal["frn"] | None = None,
+        small_input: bool | None = None,
+        order: Order = "pre",
+        bias: Bias = "inner",
+        shortcut: Shortcut = "projection",
+        branch_scale: float | Literal["depth"] = 0.1,
+        gain: Gain = "scale",
+    ) -> None:
+        super().__init__()
+        for name, value, allowed in (
+            ("norm", norm, (None, "frn")),
+            ("order", order, ("pre", "post")),
+            ("bias", bias, ("inner", "before", "after", "scalar", "none")),
+            ("shortcut", shortcut, ("projection", "pool-projection", "pool-pad")),
+            ("gain", gain, ("scale", "scalar", "fixed")),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, not {value!r}")
+        shape = layout(depth, width, small_input)
+        small = len(shape.blocks) ** -0.5 if isinstance(branch_scale, str) else float(branch_scale)
+        self.order: Order = order
+        self.small_input = shape.small_input
+        stem_bias: BiasKind = "none" if bias in ("none", "before") else "feature"
+        # Max-pooling raises the mean square 1.1 to 1.8 times on images of a natural spectrum (white noise: 2.5).
+        size, stride, scale = (3, 1, 1.0) if shape.small_input else (7, 2, 0.8)
+        self.stem = WNConv2d(in_channels, shape.stem, size, stride, size // 2, bias=stem_bias, scale=scale)
+        self.blocks = nn.ModuleList(
+            Block(
+                block,
+                bias,
+                gain,
+                small,
+                norm,
+                BlockKind(block.stride, order, shortcut if block.changes else None, small if gain == "fixed" else None),
+            )
+            for block in shape.blocks
+        )
+        last = {"before": shape.features, "scalar": 1}
+        self.last_bias = nn.Parameter(torch.zeros(last[bias])) if bias in last and order == "pre" else None
+        self.head = WNLinear(shape.features, classes)
+        if order == "post":  # There the activation follows the addition: no block has one before its branch.
+            for block in self._blocks():
+                block.pre_bias = None
+        self._stem: Callable[..., tuple[Tensor, Tensor | None]] = stem_forward
+        self._block: Callable[..., tuple[Tensor, Tensor | None]] = block_forward
+
+    def compile_blocks(self, **options: Any) -> None:
+        """Compile one block per shape and reuse it for all its like; `options` go to `torch.compile`."""
+        raise_recompile_limit()
+        options = {"dynamic": False, "fullgraph": True, **options}
+        self._stem = torch.compile(stem_forward, **options)
+        self._block = torch.compile(block_forward, **options)
+
+    def forward(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
+        """Logits; the stream after the stem and after every block is appended to `keep`, for measurements."""
+        blocks = self._blocks()
+        x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+        layers = [self.stem, *(layer for block in blocks for layer in block.layers())]
+        weights = effective_weights(layers, x.dtype)
+        next_biases = [*(block.pre_bias for block in blocks), self.last_bias]
+        x, active = self._stem(x, weights[0], self.stem.bias, next_biases[0], self.small_input, self.order)
+        at = 1
+        for block, next_bias in zip(blocks, next_biases[1:], strict=True):
+            if keep is not None:
+                keep.append(x)
+            count = len(block.layers())
+            inputs = block.inputs(weights[at : at + count])
+            x, active = self._block(x, x if active is None else active, *inputs, next_bias, block.kind)
+            at += count
+        if keep is not None:
+            keep.append(x)
+        features = (x if active is None else active).mean((2, 3), dtype=self.head.direction.dtype)
+        logits: Tensor = self.head(features)
+        return logits
+
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+
+def resnetpp(depth: int, width: int | None = None, classes: int = 10, in_channels: int = 3, **options: Any) -> ResNetPP:
+    """`ResNetPP`: depth 6n+2 for small images, or 18, 34, 50, 101; see the class for the options."""
+    return ResNetPP(depth, width, classes, in_channels, **options)
