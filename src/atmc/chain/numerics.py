@@ -11,21 +11,24 @@ from atmc.chain.settings import Recipe
 
 @contextmanager
 def numerics(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Deterministic kernels where the recipe asks for them; else the fastest convolutions for fixed shapes."""
-    exact = recipe.run.deterministic and device.type == "cuda"
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.benchmark,
-    )
+    """Deterministic kernels where the recipe asks for them; else the fastest convolutions for fixed shapes.
+
+    A CPU run is deterministic as it is, and nothing is switched: torch's own switch takes seconds to import.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    exact = recipe.run.deterministic
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark
     if exact:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(exact or before[0])
-    torch.backends.cudnn.deterministic = exact or before[1]
-    torch.backends.cudnn.benchmark = not exact
+        torch.use_deterministic_algorithms(True)
+    cudnn.deterministic = exact or before[1]
+    cudnn.benchmark = not exact
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.backends.cudnn.deterministic = before[1]
-        torch.backends.cudnn.benchmark = before[2]
+        if exact:
+            torch.use_deterministic_algorithms(before[0])
+        cudnn.deterministic, cudnn.benchmark = before[1], before[2]

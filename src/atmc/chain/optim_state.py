@@ -12,8 +12,11 @@ from atmc.samplers import Sampler
 
 def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
     """A copy of everything exact continuation needs."""
-    state: dict[str, Any] = optimizer.state_dict() if isinstance(optimizer, Sampler) else cloned(optimizer.state_dict())
-    return state
+    if not isinstance(optimizer, Sampler):
+        plain: dict[str, Any] = cloned(optimizer.state_dict())
+        return plain
+    # Readings are taken every few steps only: without them the first log row after a resume would have none.
+    return {**optimizer.state_dict(), "readings": [shard.readings.clone() for shard in optimizer._shards]}
 
 
 @torch.no_grad()
@@ -23,8 +26,9 @@ def restore_optimizer_(optimizer: Optimizer, state: dict[str, Any]) -> None:
         # What the fused step keeps between steps are the addresses a captured graph reads: it has to stay where it is.
         kept = [dict(shard.scratch) for shard in optimizer._shards]
         optimizer.load_state_dict(state)
-        for shard, scratch in zip(optimizer._shards, kept, strict=True):
+        for shard, scratch, readings in zip(optimizer._shards, kept, state["readings"], strict=True):
             shard.scratch.update(scratch)
+            shard.readings.copy_(readings)
         return
     params = [p for group in optimizer.param_groups for p in group["params"]]
     for index, p in enumerate(params):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -49,15 +49,15 @@ def run(
     recipe: Recipe,
     out: str | Path,
     time_budget: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress | Literal["auto"] | None = "auto",
     *,
     model: nn.Module | None = None,
     data: RunData | None = None,
 ) -> RunResult:
     """Run `recipe` in the folder `out`, or go on with it there.
 
-    `time_budget` (seconds, of this call) ends it with a checkpoint. `model` and `data` stand in for those that the
-    recipe names: for a network or tensors of the user's own.
+    `time_budget` (seconds, of this call) ends it with a checkpoint. `progress` None says nothing. `model` and `data`
+    stand in for those that the recipe names: for a network or tensors of the user's own.
     """
     began = time.monotonic()
     check_recipe(recipe)
@@ -68,7 +68,8 @@ def run(
         if world.writes and world.rank == 0:
             stack.enter_context(RunLock(folder))
         stack.enter_context(numerics(recipe, device))
-        runner = Runner(recipe, folder, device, world, model, data, progress or choose_progress())
+        teller = choose_progress() if progress == "auto" else progress or Progress()
+        runner = Runner(recipe, folder, device, world, model, data, teller)
         stack.callback(runner.close)
         with _signals(runner):
             status = runner.run(None if time_budget is None else began + time_budget)

@@ -1,0 +1,78 @@
+"""Small runs that take a fraction of a second, and what two runs are compared by."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from atmc.chain.rundir import RunDir
+from atmc.chain.settings import (
+    DataSection,
+    ModelSection,
+    Recipe,
+    RunSection,
+    SamplerSection,
+    ScheduleSection,
+    TargetSection,
+)
+
+TINY = Recipe(
+    name="tiny",
+    seed=3,
+    data=DataSection(name="synthetic:1x6x6?classes=3&train=90&test=30", batch_size=16),
+    model=ModelSection(name="mlp", depth=2, width=8),
+    target=TargetSection(prior="gaussian"),
+    sampler=SamplerSection(name="atmc", lr=1e-2, mass=1.0, noise=10.0, inertia=0.1),
+    schedule=ScheduleSection(epochs=10, cycle_epochs=2),
+    run=RunSection(device="cpu"),
+)
+
+
+def change(recipe: Recipe, **sections: dict[str, Any] | Any) -> Recipe:
+    """`recipe` with some keys of some sections replaced."""
+    parts = {
+        name: dataclasses.replace(getattr(recipe, name), **value) if isinstance(value, dict) else value
+        for name, value in sections.items()
+    }
+    return dataclasses.replace(recipe, **parts)
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """All that must be equal for two runs to be the same: samples, predictions, losses, when what happened."""
+    run = RunDir.open(path)
+    rows = [
+        {key: value for key, value in row.items() if key not in ("seconds", "images_per_second")}
+        for row in run.metrics()
+        if row["event"] != "damage"
+    ]
+    files = {
+        k: v["sha256"] for part in run.parts for k, v in part.values["files"].items() if k.startswith("predictions")
+    }
+    return {"samples": run.bank.hashes(), "predictions": files, "rows": rows}
+
+
+@pytest.fixture
+def tiny() -> Recipe:
+    return TINY
+
+
+@pytest.fixture(name="change")
+def change_fixture() -> Callable[..., Recipe]:
+    return change
+
+
+@pytest.fixture(name="fingerprint")
+def fingerprint_fixture() -> Callable[[Path], dict[str, Any]]:
+    return fingerprint
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Two workers may share two cores; and forked children must not inherit a thread pool."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

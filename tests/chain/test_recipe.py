@@ -1,0 +1,132 @@
+"""Recipes: what is read is what is run, and every mistake is one line that names the key."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from atmc.chain.recipe import load_recipe, recipe_from_values, recipe_to_toml
+from atmc.chain.settings import Recipe, flat, recipe_from_dict
+from atmc.errors import InputError
+
+GOOD = """
+name = "mine"
+seed = 7
+[data]
+name = "digits"
+batch_size = 32
+[sampler]
+name = "atmc"
+lr = 1e-3
+speed = 3e-4
+max_speed = 1e-3
+momentum = 0.9
+[schedule]
+epochs = 20
+cycle_epochs = 5
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "good.toml"
+    file.write_text(GOOD)
+    return file
+
+
+def test_reads_what_is_written(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert (recipe.name, recipe.seed, recipe.data.batch_size) == ("mine", 7, 32)
+    assert recipe.sampler.max_speed == 1e-3
+    assert recipe.sampler.temperature == 1.0
+
+
+def test_resolved_recipe_has_every_key_and_reads_back_equal(path: Path) -> None:
+    recipe = load_recipe(path, ["sampler.max_speed=inf", "model.options.bias=none", 'name=a "b" \\ c'])
+    text = recipe_to_toml(recipe)
+    assert recipe_from_dict(tomllib.loads(text)) == recipe
+    for key in flat(Recipe()):
+        assert key.rpartition(".")[2] in text
+
+
+def test_overrides_are_toml_values_and_bare_words_are_text(path: Path) -> None:
+    recipe = load_recipe(
+        path, ["sampler.temperature=0.25", "data.name=cifar10", "run.compile=true", 'run.evaluate=["test", "train"]']
+    )
+    assert recipe.sampler.temperature == 0.25
+    assert recipe.data.name == "cifar10"
+    assert recipe.run.compile is True
+    assert recipe.run.evaluate == ["test", "train"]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("sampler.tempreature=1", ["sampler.tempreature", "sampler.temperature?"]),
+        ("sampler.learning_rate=1", ["sampler.learning_rate", "sampler.lr?"]),
+        ("sampler.lerning_rate=1", ["sampler.lerning_rate", "sampler.lr?"]),
+        ("temperature=1", ["temperature", "sampler.temperature?"]),
+        ("smapler.lr=1", ["smapler", "[sampler]?"]),
+        ("data.batch_size=1.5", ["data.batch_size", "whole number"]),
+        ("data.batch_size=many", ["data.batch_size", "whole number"]),
+        ("sampler.lr=true", ["sampler.lr", "number"]),
+        ("run.compile=1", ["run.compile", "true or false"]),
+        ("sampler=3", ["sampler", "section"]),
+        ("sampler.name=atcm", ["sampler.name", "atmc?"]),
+        ("sampler.lr=nan", ["sampler.lr", "above 0"]),
+        ("sampler.temperature=-1", ["sampler.temperature", "at least 0"]),
+        ("schedule.cycle_epochs=50", ["schedule.cycle_epochs", "longer than the run", "schedule.epochs"]),
+        ("schedule.burn_in_epochs=20", ["schedule.burn_in_epochs", "schedule.epochs"]),
+        ("schedule.kind=cosine", ["schedule.cycle_epochs", "cyclic"]),
+        ("schedule.kind=step", ["schedule.cycle_epochs"]),
+        ("sampler.mass=1.0", ["sampler.mass", "sampler.speed"]),
+        ("sampler.name=sgd", ["sampler.speed", "sgd"]),
+        ("sampler.weight_decay=0.1", ["sampler.weight_decay", "target.prior"]),
+        ("model.norm=bn", ["model.norm", "BatchNorm"]),
+        ("target.prior=none", ["target.prior", "sampler.name"]),
+        ("run.evaluate=[\"validation\"]", ["run.evaluate", "data.validation"]),
+        ("run.evaluate=[\"tset\"]", ["run.evaluate", "tset"]),
+        ("run.device=gpu", ["run.device", "cuda"]),
+        ("schedule.temperature_schedule=ramp", ["schedule.temperature_ramp_epochs"]),
+        ("nothing", ["key=value"]),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line_with_the_key_and_the_cure(path: Path, override: str, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        load_recipe(path, [override])
+    said = str(caught.value)
+    assert "\n" not in said
+    for word in words:
+        assert word in said, said
+
+
+def test_not_toml_is_one_line_with_the_place(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("name = \n")
+    with pytest.raises(InputError, match=r"bad\.toml: not a TOML file: .*line 1"):
+        load_recipe(file)
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean digits-atmc"):
+        load_recipe("digits-amtc")
+
+
+def test_no_cycle_after_burn_in_is_said_where_the_length_is_known() -> None:
+    from atmc.chain.schedule import make_schedule
+
+    recipe = recipe_from_values({"schedule": {"epochs": 10, "cycle_epochs": 6, "burn_in_epochs": 8}})
+    with pytest.raises(InputError, match=r"schedule\.burn_in_epochs"):
+        make_schedule(recipe, 1000)
+
+
+def _shipped() -> list[Path]:
+    return sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("file", _shipped(), ids=lambda p: p.stem)
+def test_every_shipped_recipe_is_valid(file: Path) -> None:
+    from atmc.chain.schedule import make_schedule
+
+    recipe = load_recipe(file)
+    assert make_schedule(recipe, 50_000).sample_after

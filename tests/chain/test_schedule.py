@@ -1,0 +1,109 @@
+"""Schedules: the paper's formula, its number of samples, and whole epochs whatever the batch."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from atmc.chain.schedule import Schedule, make_schedule
+from atmc.chain.settings import DataSection, Recipe, SamplerSection, ScheduleSection
+from atmc.samplers import CyclicCosine
+
+
+def schedule(num_data: int = 50_000, batch: int = 128, **plan: object) -> Schedule:
+    recipe = Recipe(
+        data=DataSection(batch_size=batch),
+        sampler=SamplerSection(lr=1e-3, temperature=0.5),
+        schedule=ScheduleSection(**plan),  # type: ignore[arg-type]
+    )
+    return make_schedule(recipe, num_data)
+
+
+def test_the_papers_cifar10_run_has_17_samples_from_epoch_200_on() -> None:
+    found = schedule(epochs=1000, cycle_epochs=50, burn_in_epochs=150)
+    assert found.steps == math.ceil(1000 * 50_000 / 128)
+    assert len(found.sample_after) == 17
+    assert [round(found.epoch(k)) for k in found.sample_after[:2]] == [200, 250]
+    assert found.sample_after[-1] == found.steps
+    assert len(found.cycle_ends) == 20
+
+
+def test_cyclic_steps_are_those_of_the_torch_scheduler() -> None:
+    found = schedule(num_data=1280, epochs=6, cycle_epochs=2)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1e-3)
+    scheduler = CyclicCosine(optimizer, 20)
+    expected = []
+    for _ in range(60):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    torch.testing.assert_close(found.lr.double(), torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-12)
+
+
+def test_a_cycle_that_is_no_whole_number_of_steps_restarts_every_time() -> None:
+    found = schedule(num_data=1000, batch=128, epochs=9, cycle_epochs=3)  # 23.4 steps a cycle
+    assert found.cycle_ends == (24, 47, 71)
+    for start in (0, 24, 47):
+        assert found.lr[start] == pytest.approx(1e-3)
+    assert (found.lr[[23, 46, 70]] < 1e-5).all()
+    assert [found.cycle(k) for k in (0, 23, 24, 46, 47, 70)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_last_cycle_cut_short_gives_no_sample() -> None:
+    found = schedule(num_data=1280, epochs=5, cycle_epochs=2)
+    assert found.sample_after == (20, 40)
+    assert found.lr[-1] > 0.4e-3  # half way down only
+
+
+def test_sampling_every_k_steps_after_burn_in() -> None:
+    found = schedule(num_data=1280, epochs=4, kind="constant", burn_in_epochs=1, sample_every_steps=7)
+    assert found.sample_after == (17, 24, 31, 38)
+    assert found.lr.unique().numel() == 1
+
+
+def test_step_schedule_and_warm_up() -> None:
+    found = schedule(num_data=1280, epochs=6, kind="step", milestones=[2, 4], warmup_epochs=1)
+    assert found.lr[0] == pytest.approx(1e-4)
+    assert found.lr[15] == pytest.approx(1e-3)
+    assert found.lr[25] == pytest.approx(1e-4)
+    assert found.lr[59] == pytest.approx(1e-5)
+    assert found.sample_after == (60,)
+
+
+def test_warm_start_comes_first_and_shifts_the_rest() -> None:
+    found = schedule(num_data=1280, epochs=4, cycle_epochs=2, warm_start_epochs=3, warm_start_lr=0.1)
+    assert found.warm_steps == 30
+    assert found.steps == 70
+    assert found.sample_after == (50, 70)
+    assert found.lr[0] == pytest.approx(0.1)
+    assert found.lr[30] == pytest.approx(1e-3)
+    assert found.next_stop(0) == 30
+    assert found.next_stop(30) == 50
+
+
+def test_temperature_schedules() -> None:
+    ramp = schedule(
+        num_data=1280, epochs=4, cycle_epochs=4, temperature_schedule="ramp", temperature_ramp_epochs=2
+    ).temperature
+    assert ramp[0] == 0
+    assert ramp[10] == pytest.approx(0.25)
+    assert ramp[20:].eq(0.5).all()
+    explore = schedule(
+        num_data=1280, epochs=4, cycle_epochs=2, temperature_schedule="explore", explore_fraction=0.75
+    ).temperature
+    assert explore.reshape(2, 20)[:, :15].eq(0).all()
+    assert explore.reshape(2, 20)[:, 15:].eq(0.5).all()
+
+
+def test_floor() -> None:
+    assert schedule(num_data=1280, epochs=2, cycle_epochs=2, lr_floor=0.25).lr.min() == pytest.approx(2.5e-4)
+
+
+def test_extending_a_cyclic_run_keeps_its_past() -> None:
+    short = schedule(epochs=20, cycle_epochs=5)
+    long = schedule(epochs=40, cycle_epochs=5)
+    assert torch.equal(short.lr, long.lr[: short.steps])
+    assert long.sample_after[: len(short.sample_after)] == short.sample_after
+    assert dataclasses.is_dataclass(short)
