@@ -66,14 +66,17 @@ def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temper
     mean = probs.mean(0)
     epoch = np.linspace(0, 120, 900)
     growth = [scores(probs[: k + 1].mean(0), labels) for k in range(samples)]
+    thermostat = (
+        20 * (1 - np.exp(-epoch / 30)) + rng.normal(size=900) if temperature is not None else np.full(900, np.nan)
+    )
     trace = Trace(
         chain=0,
         epoch=epoch,
         loss=0.05 + np.exp(-epoch / 15) * 2 + 0.01 * rng.random(900),
         temperature=1 + 0.1 * rng.normal(size=900) if temperature is not None else np.full(900, np.nan),
-        thermostat=20 * (1 - np.exp(-epoch / 30)) + rng.normal(size=900)
-        if temperature is not None
-        else np.full(900, np.nan),
+        thermostat=thermostat,
+        thermostat_low=thermostat - 15,
+        thermostat_high=thermostat + 40,
         sampled_at=np.arange(30, 121, 10.0),
     )
     doubt = -(mean * np.log(mean)).sum(1)
@@ -111,7 +114,14 @@ def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temper
     if temperature is not None:
         values["strangers"] = (
             Strangers(
-                "letters", "Capital letters drawn with Pillow's own font.", rng.gamma(4, 0.3, 300), doubt, 0.97, 0.93
+                "letters",
+                "Capital letters drawn with Pillow's own font.",
+                rng.gamma(4, 0.3, 300),
+                doubt,
+                0.97,
+                0.96,
+                0.1,
+                0.93,
             ),
             Strangers(
                 "noise", "Every pixel drawn afresh from the test set's pixels.", rng.gamma(6, 0.2, 300), doubt, 0.95

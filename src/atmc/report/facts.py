@@ -56,13 +56,18 @@ class RiskCoverage:
 
 @dataclass(frozen=True)
 class Trace:
-    """How a chain moved: one entry for each line of metrics. A missing reading is NaN, a missing column is empty."""
+    """How a chain moved: one entry for each line of metrics; what was not read is NaN.
+
+    The thermostat has one value for each weight: its median, and the range in which 98 % of them lie.
+    """
 
     chain: int
     epoch: Array
     loss: Array
     temperature: Array
     thermostat: Array
+    thermostat_low: Array
+    thermostat_high: Array
     sampled_at: Array
 
 
@@ -90,7 +95,10 @@ class Strangers:
     doubt: Array
     doubt_at_home: Array
     auroc: float
+    aupr: float | None = None
+    fpr95: float | None = None  # share of test images doubted as much, where 95 % of the strangers are doubted
     single_auroc: float | None = None
+    strip: bytes = b""  # a few of them side by side, as PNG
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from atmc.report import table
-from atmc.report.facts import ImageCard, ReportData
+from atmc.report.facts import ReportData
 from atmc.report.ink import DARK, LIGHT, SERIES, Ink, page_svg
 from atmc.report.plots import plots
 from atmc.report.verdict import percent, verdict
@@ -25,10 +25,11 @@ def render(data: ReportData) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"percent": percent, "duration": table.duration, "datauri": _data_uri}
+    environment.filters |= {"percent": _percent, "duration": table.duration, "datauri": _data_uri}
     ink = Ink.page()
     drawn = {plot.name: Markup(page_svg(plot.draw(ink), plot.name, plot.label)) for plot in plots(data)}
     rows = table.rows(data.runs)
+    views = [_view(data, i, drawn) for i in range(len(data.runs))]
     context: dict[str, Any] = {
         "data": data,
         "generator": Markup(GENERATOR),
@@ -37,7 +38,9 @@ def render(data: ReportData) -> str:
         "headings": table.HEADINGS,
         "rows": [_shown(row, table.best(rows)) for row in rows],
         "plots": drawn,
-        "views": [_view(data, i, drawn) for i in range(len(data.runs))],
+        "views": views,
+        "pictured": _pictured(views),
+        "strangers": _strangers(data),
         "any_sampled": any(run.samples_weights for run in data.runs),
         "temperature": table.temperature_shown,
     }
@@ -50,6 +53,25 @@ def _view(data: ReportData, i: int, drawn: dict[str, Markup]) -> dict[str, Any]:
     return {"run": data.runs[i], "colour": i % SERIES + 1, "strangers": strangers}
 
 
+def _pictured(views: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The one run whose images are shown: the first that was sampled, or else the first. More would be repetition."""
+    able = [view for view in views if view["run"].least_sure or view["run"].surest]
+    return ([view for view in able if view["run"].samples_weights] or able)[:1]
+
+
+def _strangers(data: ReportData) -> list[dict[str, Any]]:
+    """One entry for each kind of strangers, with a row for each run that saw them."""
+    kinds: dict[str, dict[str, Any]] = {}
+    for run in data.runs:
+        for seen in run.strangers:
+            kind = kinds.setdefault(
+                seen.name, {"name": seen.name, "about": seen.about, "strip": seen.strip, "rows": []}
+            )
+            row = {key: getattr(seen, key) for key in ("auroc", "single_auroc", "aupr", "fpr95")}
+            kind["rows"].append({"run": run.name, **row})
+    return list(kinds.values())
+
+
 def _shown(row: table.Row, bests: dict[str, float]) -> dict[str, Any]:
     """A row of the table as cells: heading, text, and whether it is the best of its column."""
     winners = {3 + i for i, score in enumerate(table.SCORES) if table.is_best(row, score, bests)}
@@ -58,8 +80,12 @@ def _shown(row: table.Row, bests: dict[str, float]) -> dict[str, Any]:
     return {"run": row.run, "setup": cells[0]["text"], "cells": cells[1:]}
 
 
-def _data_uri(card: ImageCard) -> str:
-    return "data:image/png;base64," + base64.b64encode(card.png).decode("ascii")
+def _data_uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else percent(share)
 
 
 def _text(name: str) -> str:

@@ -117,7 +117,9 @@ def _risk(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
                 axes.plot(x, y, **style, label=f"{_short(run.name)}, single sample")
             x, y = _thin(run.risk.coverage, run.risk.risk)
             axes.plot(x, y, color=colour, label=_short(run.name))
-        axes.set_xlim(0, 1)
+        # The surest are all right in a good network: begin where the first mistake is near.
+        starts = [run.risk.coverage[np.argmax(run.risk.risk > 0)] for run in runs if (run.risk.risk > 0).any()]
+        axes.set_xlim(max(0.0, np.floor(10 * min(starts, default=0.0)) / 10 - 0.1), 1)
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_formatter(_PERCENT)
         axes.yaxis.set_major_formatter(_PERCENT)
@@ -154,7 +156,7 @@ def _has(trace: Trace, name: str) -> bool:
 _TRACE_TITLES = {
     "loss": "Training NLL per image, nats",
     "temperature": "Kinetic temperature (goal dotted)",
-    "thermostat": "Thermostat ξ, mean",
+    "thermostat": "Thermostat ξ: median, and 98 % of weights",
 }
 
 
@@ -165,6 +167,11 @@ def _trace(runs: tuple[RunFacts, ...], name: str, ink: Ink) -> Figure:
             traces = [trace for trace in run.traces if _has(trace, name)]
             for j, trace in enumerate(traces):
                 x, y = _thin(trace.epoch, getattr(trace, name), _TRACE_POINTS)
+                if name == "thermostat":
+                    low, high = (
+                        _thin(trace.epoch, y, _TRACE_POINTS)[1] for y in (trace.thermostat_low, trace.thermostat_high)
+                    )
+                    axes.fill_between(x, low, high, color=ink.series(i), alpha=0.15, linewidth=0)
                 faint = 1.0 if len(traces) == 1 else 0.65
                 axes.plot(
                     x, y, color=ink.series(i), linewidth=1.1, alpha=faint, label=_short(run.name) if j == 0 else None

@@ -1,0 +1,101 @@
+"""What every verb says and how: results on stdout, progress and errors on stderr, and always the next command.
+
+Texts come from file names and run directories that may be anybody's, so control characters are shown and never obeyed.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+PATIENCE = 1.5  # seconds before a word about what takes so long
+
+
+def printable(text: object) -> str:
+    """`text` on one line, with control characters (also a terminal's escape codes) spelled out."""
+    joined = " ".join(str(text).split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in joined)
+
+
+def say(text: str = "") -> None:
+    """One line of a result."""
+    print(text, flush=True)
+
+
+def complain(message: object) -> None:
+    """The one clear line about what went wrong."""
+    print(f"atmc: {printable(message)}", file=sys.stderr, flush=True)
+
+
+def remark(message: object) -> None:
+    """A line beside the result: progress, or a note."""
+    print(printable(message), file=sys.stderr, flush=True)
+
+
+def emit(value: Any) -> None:
+    """A result for machines. A number that is not finite is null, as JSON has no other word for it."""
+    print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not (abs(value) < float("inf")):
+        return None
+    return value
+
+
+def command(*words: object) -> str:
+    """A command line that can be pasted into a shell."""
+    return " ".join(shlex.quote(str(word)) for word in words)
+
+
+def next_step(*commands: str) -> None:
+    """What to type next."""
+    say()
+    for i, line in enumerate(commands):
+        say(f"{'Next:' if i == 0 else '     '} {printable(line)}")
+
+
+@contextmanager
+def working(message: str) -> Iterator[None]:
+    """Say on stderr what is being done, if it takes more than a moment; a spinner where there is a terminal."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        with Console(stderr=True).status(Text(message)):
+            yield
+        return
+    timer = threading.Timer(PATIENCE, remark, [f"{message} …"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[Sequence[bool]] | None = None) -> None:
+    """A table with plain rules; wide enough for its words, whatever the terminal says when there is none."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
+    for i, heading in enumerate(headings):
+        made.add_column(Text(heading), justify="left" if i == 0 else "right", no_wrap=i > 0, overflow="fold")
+    for r, row in enumerate(rows):
+        strong = bold[r] if bold is not None else [False] * len(row)
+        made.add_row(*(Text(printable(c), style="bold" if b else "") for c, b in zip(row, strong, strict=True)))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    console.print(made)

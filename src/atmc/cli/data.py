@@ -1,0 +1,72 @@
+"""`atmc data list` and `atmc data get NAME`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from atmc.cli.console import command, emit, next_step, printable, say, table, working
+from atmc.errors import InputError
+
+
+def data_list(*, as_json: bool) -> int:
+    """Every data set with its size and state."""
+    from atmc.data import available
+
+    with working("looking at the data sets"):
+        infos = available()
+    if as_json:
+        emit([_plain(info) for info in infos])
+        return 0
+    rows = []
+    for info in infos:
+        shape = "–" if info.shape is None else " × ".join(str(n) for n in info.shape)
+        sizes = "–" if info.train is None else f"{info.train:,} / {'–' if info.test is None else f'{info.test:,}'}"
+        rows.append((info.name, sizes, shape, info.state, info.summary))
+    table(("name", "train / test", "shape", "state", "what it is"), rows)
+    missing = next((info.name for info in infos if info.state == "absent"), None)
+    next_step(command("atmc", "data", "get", missing) if missing else "atmc sample digits-atmc")
+    return 0
+
+
+def _plain(info: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(info).items()}
+
+
+def data_get(name: str, *, source: str | None, root: Path | None, as_json: bool) -> int:
+    """Fetch `name`, with progress on stderr."""
+    from atmc.data import available, fetch
+
+    known = [info.name for info in available() if info.state != "pattern"]
+    if name not in known:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        raise InputError(f"no data set is called {name!r}; {hint}")
+    where = fetch(name, root, source=source, progress=_progress())
+    if as_json:
+        emit({"name": name, "path": None if where is None else str(where)})
+        return 0
+    say(f"{name} needs no fetching." if where is None else f"{name} is here and verified: {printable(where)}")
+    next_step(command("atmc", "sample", f"{name}-atmc"))
+    return 0
+
+
+def _progress() -> Callable[[str, int, int | None], None]:
+    """A plain line for every tenth of a stage."""
+    last: list[object] = [None]
+
+    def show(stage: str, done: int, total: int | None) -> None:
+        step = (stage, 10 * done // total if total else done // (10 << 20))
+        if step == last[0]:
+            return
+        last[0] = step
+        size = f"{done / 1e6:.0f}" + (f" of {total / 1e6:.0f}" if total else "")
+        print(f"{printable(stage)}: {size} MB", file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,49 @@
+"""`atmc distill RUN FOLDER`: one network that says what the average of all samples says."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from atmc.cli.console import PATIENCE, command, emit, next_step, printable, remark, say, table
+from atmc.cli.export import new_folder
+
+
+def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
+    """The verb; returns the exit code."""
+    new_folder(folder)
+    from atmc.report.reading import Reading, pixels
+
+    reading = Reading(run)
+    train, test = reading.examples("train"), reading.examples("test")
+    began = time.monotonic()
+    shown = [began]
+
+    def progress(epoch: int, divergence: float) -> None:
+        now = time.monotonic()
+        if now - shown[0] >= PATIENCE or epoch == epochs:
+            shown[0] = now
+            left = (now - began) / epoch * (epochs - epoch)
+            remark(f"epoch {epoch} of {epochs}: {divergence:.4f} nats from the predictive, {left:.0f} s left")
+
+    held = (pixels(test), test.labels.numpy())
+    made = reading.posterior.distill(pixels(train), epochs=epochs, held_out=held, progress=progress)
+    made.posterior.save(folder)
+    sys.stderr.flush()
+    if as_json:
+        emit({"folder": str(folder), "divergence": made.divergence, "scores": made.scores})
+        return 0
+    names = (("student", "the distilled network"), ("ensemble", "all samples"), ("single", "the last sample"))
+    rows = [
+        (
+            label,
+            f"{100 * made.scores[key]['accuracy']:.1f}",
+            *(f"{made.scores[key][s]:.3f}" for s in ("nll", "brier", "ece")),
+        )
+        for key, label in names
+    ]
+    table(("", "accuracy %", "NLL nats", "Brier", "ECE"), rows)
+    say(f"The distilled network is in {printable(folder)}.")
+    next_step(command("atmc", "predict", folder, "IMAGE.png"))
+    return 0

@@ -1,0 +1,28 @@
+"""`atmc doctor RUN`: what the diagnostics mean, in plain sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from atmc.cli.console import command, emit, next_step, printable, say, working
+
+MARKS = {"ok": "✓", "note": "·", "warning": "!", "problem": "✗"}
+
+
+def doctor(run: Path, *, as_json: bool) -> int:
+    """The verb; returns 0 however ill the chain is: the examination succeeded."""
+    from atmc.report.reading import Reading
+
+    with working(f"examining {run}"):
+        findings = Reading(run).findings()
+    if as_json:
+        emit([{"level": f.level, "title": f.title, "evidence": f.evidence, "action": f.action} for f in findings])
+        return 0
+    for finding in findings:
+        say(f"{MARKS.get(finding.level, '·')} {printable(finding.title)}")
+        if finding.evidence:
+            say(f"    {printable(finding.evidence)}")
+        if finding.action:
+            say(f"    → {printable(finding.action)}")
+    next_step(command("atmc", "report", run))
+    return 0

@@ -1,0 +1,90 @@
+"""`atmc evaluate RUN`: scores of the last sample and of the predictive, on the run's own data or on others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atmc.cli.console import command, emit, next_step, printable, say, working
+from atmc.errors import InputError
+
+if TYPE_CHECKING:
+    from atmc.chain.examples import Examples
+    from atmc.report.reading import Reading
+
+
+def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
+    """The verb; returns the exit code."""
+    from atmc.cli.runs import check_device
+    from atmc.report.reading import Reading
+
+    place = check_device(device)
+    with working(f"evaluating {run}"):
+        reading = Reading(run)
+        if on is None:
+            data = reading.examples(split)
+            result = _own(reading, data, split, place)
+        else:
+            data, result = _other(reading, on, split, place)
+    if as_json:
+        emit(result)
+        return 0
+    temperature = "" if reading.recipe.sampler.name == "sgd" else f", T = {reading.recipe.sampler.temperature:g}"
+    say(f"{printable(reading.recipe.name)} on {len(data):,} {printable(data.name)} {printable(data.split)} images"
+        f" (augmentation in training: {reading.recipe.data.augment}{temperature})")  # fmt: skip
+    if "auroc" in result:
+        _print_strangers(result)
+    else:
+        from atmc.cli.results import print_scores
+
+        print_scores(result)
+    next_step(command("atmc", "report", run))
+    return 0
+
+
+def _own(reading: Reading, data: Examples, split: str, device: str | None) -> dict[str, Any]:
+    from atmc.posterior import metrics
+
+    if not data.classes:
+        raise InputError(f"{reading.path} is a regression: evaluate is for classifiers")
+    probs, labels = reading.probs(split, data, device), data.labels.numpy()
+    result = metrics.summary(probs, labels)
+    if split == "test" and "validation" in reading.run.splits:
+        held = reading.examples("validation")
+        fitted = metrics.predictive(reading.probs("validation", held))
+        by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels.numpy())
+        scaled = metrics.scores(metrics.apply_temperature(metrics.predictive(probs), by), labels)
+        result["scaled"] = {**scaled, "temperature": by}
+    return result
+
+
+def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Examples, dict[str, Any]]:
+    """Scores where the classes are the run's own; otherwise how well doubt tells these images from the test set's."""
+    from atmc import data
+    from atmc.posterior import metrics
+    from atmc.posterior.uncertainty import from_probs
+
+    found = data.load(name, split, root=reading.recipe.data.root)
+    known = reading.run.manifest["data"]
+    if tuple(found.classes) == tuple(known["classes"]):
+        if tuple(found.shape) != tuple(known["shape"]):
+            raise InputError(f"{name} has examples of shape {list(found.shape)}, the run was made for {known['shape']}")
+        return found, metrics.summary(reading.posterior.sample_probs(found, device=device), found.labels.numpy())
+    from dataclasses import replace
+
+    from atmc.report.reading import pixels
+    from atmc.report.strangers import elsewhere
+
+    home = reading.examples("test")
+    strange = elsewhere(name, pixels(home, [0]), len(found), reading.recipe.data.root)
+    there = reading.posterior.sample_probs(strange.images, device=device)
+    here = reading.probs("test", home, device)
+    result = metrics.detection(from_probs(here).entropy.numpy(), from_probs(there).entropy.numpy())
+    return replace(found, images=strange.images), {**result, "samples": len(here)}
+
+
+def _print_strangers(result: dict[str, Any]) -> None:
+    say("These are not the classes of the run, so there is no accuracy; does its doubt notice that?")
+    say(f"  AUROC {100 * result['auroc']:.1f} %   (how often a stranger is doubted more than a test image)")
+    say(f"  AUPR  {100 * result['aupr']:.1f} %   (chance is {100 * result['share']:.1f})")
+    say(f"  FPR   {100 * result['fpr95']:.1f} %   (test images refused when 95 % of the strangers are)")

@@ -1,0 +1,90 @@
+"""The `atmc` command: exit code 0 done, 1 failed, 2 bad input, 3 stopped on time budget, 130 stopped by Ctrl-C.
+
+Whatever happens, a person sees one line that says what to do and never a traceback; `ATMC_DEBUG=1` shows it to those
+who mend atmc. Nothing here imports torch: `atmc --help` has to answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from atmc.cli.console import complain
+from atmc.errors import InputError, RunError
+
+DONE, FAILED, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class Told(int):
+    """An exit code about which the verb has already said everything."""
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal cannot show must not end the program.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code. Never raises, except in debugging."""
+    try:
+        return _dispatch(list(arguments))
+    except InputError as error:
+        return _ends(error, BAD_INPUT)
+    except RunError as error:
+        return _ends(error, FAILED)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:
+        # The reader (`head`, a pager) has left: nothing is wrong, but nothing more may be written either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except MemoryError as error:
+        return _ends(error, FAILED, "out of memory; close other programs, or use a smaller batch or network")
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _ends(error, FAILED, f"{place}{error.strerror or error}")
+    except ModuleNotFoundError as error:
+        return _ends(error, FAILED, f"needs the Python package {error.name}: pip install 'atmc[cli]'")
+    except Exception as error:
+        if callable(getattr(error, "format_message", None)):  # a usage error, in whichever click typer brings
+            return _ends(error, BAD_INPUT, _usage(error))
+        if type(error).__name__ == "Abort":
+            return _interrupted()
+        said = f"{type(error).__name__}: {error}"
+        return _ends(error, FAILED, f"unexpected {said[:300]} (ATMC_DEBUG=1 shows where; please report it)")
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from typer.main import get_command
+
+    from atmc.cli.app import app
+
+    code = get_command(app).main(args=arguments, prog_name="atmc", standalone_mode=False)
+    if code == INTERRUPTED and not isinstance(code, Told):
+        return _interrupted()
+    return code if isinstance(code, int) else DONE
+
+
+def _usage(error: Any) -> str:
+    message = str(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "atmc"
+    return f"{message}; see {where} --help"
+
+
+def _ends(error: BaseException, code: int, message: str | None = None) -> int:
+    if os.environ.get("ATMC_DEBUG"):
+        raise error
+    complain(str(error) if message is None else message)
+    return code
+
+
+def _interrupted() -> int:
+    complain("stopped by Ctrl-C")
+    return INTERRUPTED

@@ -1,0 +1,114 @@
+"""`atmc predict RUN IMAGE...`: class, probability, and how much of the doubt is the model's.
+
+Exit code 0 when every image was predicted, 1 when some could not be read (each has its line on stderr), 2 when none
+could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atmc.cli.console import command, complain, emit, next_step, printable, say, working
+from atmc.cli.images import Picture, read_picture
+from atmc.errors import InputError
+
+if TYPE_CHECKING:
+    from atmc.posterior import Posterior
+    from atmc.posterior.uncertainty import Prediction
+
+AT_ONCE = 256  # images decoded and predicted together: any number of files needs the memory of these
+
+
+def predict(
+    run: Path,
+    images: Sequence[Path],
+    *,
+    top: int,
+    size: str | None,
+    invert: bool,
+    device: str | None,
+    as_json: bool,
+) -> int:
+    """The verb; returns the exit code."""
+    from atmc.cli.runs import check_device, open_posterior
+
+    place = check_device(device)
+    with working(f"opening {run}"):
+        posterior, shape = open_posterior(run, size)
+    found: list[dict[str, Any]] = []
+    for paths in _groups(images):
+        pictures: list[tuple[Path, Picture]] = []
+        entries: dict[Path, dict[str, Any]] = {}
+        for path in paths:
+            try:
+                pictures.append((path, read_picture(path, shape, invert=invert)))
+            except InputError as error:
+                entries[path] = {"file": str(path), "error": str(error)}
+        if pictures:
+            with working(f"asking {len(posterior)} samples about {len(pictures)} images"):
+                prediction = _ask(posterior, [picture for _, picture in pictures], place)
+            for i, (path, picture) in enumerate(pictures):
+                entries[path] = _entry(path, picture, prediction, i, top)
+        for path in paths:
+            found.append(entries[path])
+            if not as_json:
+                _print(entries[path])
+    failed = sum("error" in entry for entry in found)
+    if as_json:
+        emit({"samples": len(posterior), "images": found})
+        for entry in found:
+            if "error" in entry:
+                complain(f"{entry['file']}: {entry['error']}")
+    elif failed < len(found):
+        next_step(command("atmc", "report", run))
+    return 0 if failed == 0 else 2 if failed == len(found) else 1
+
+
+def _groups(images: Sequence[Path]) -> Iterator[Sequence[Path]]:
+    for start in range(0, len(images), AT_ONCE):
+        yield images[start : start + AT_ONCE]
+
+
+def _ask(posterior: Posterior, pictures: list[Picture], device: str | None) -> Prediction:
+    import torch
+
+    return posterior.predict(torch.stack([picture.pixels for picture in pictures]), device=device)
+
+
+def _entry(path: Path, picture: Picture, prediction: Prediction, i: int, top: int) -> dict[str, Any]:
+    probs = prediction.probs[i]
+    order = probs.argsort(descending=True)[:top].tolist()
+    names = prediction.classes or tuple(str(c) for c in range(len(probs)))
+    return {
+        "file": str(path),
+        "label": names[order[0]],
+        "probability": float(probs[order[0]]),
+        "top": [{"label": names[c], "probability": float(probs[c])} for c in order],
+        "entropy": float(prediction.entropy[i]),
+        "aleatoric": float(prediction.aleatoric[i]),
+        "epistemic": float(prediction.epistemic[i]),
+        "agreement": float(prediction.agreement[i]),
+        "notes": list(picture.notes),
+    }
+
+
+def _print(entry: dict[str, Any]) -> None:
+    if "error" in entry:
+        complain(f"{entry['file']}: {entry['error']}")
+        return
+    first, *others = [f"{printable(t['label'])} ({100 * t['probability']:.1f} %)" for t in entry["top"]]
+    rest = f", or {', '.join(others)}" if others else ""
+    say(f"{printable(entry['file'])}: {first}{rest}")
+    details = [_doubt(entry), *entry["notes"]]
+    say(f"    {'; '.join(details)}")
+
+
+def _doubt(entry: dict[str, Any]) -> str:
+    """The doubt in words: how much, and whose."""
+    total = entry["entropy"]
+    if total < 0.01:
+        return f"no doubt to speak of ({total:.3f} nats)"
+    share, agree = 100 * entry["epistemic"] / total, 100 * entry["agreement"]
+    return f"doubt {total:.2f} nats, {share:.0f} % of it the model's; {agree:.0f} % of the samples agree"

@@ -1,0 +1,51 @@
+"""`atmc report RUN...`: one self-contained page, and with `--figures` the same for papers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from atmc.cli.console import command, emit, next_step, printable, say, working
+from atmc.errors import InputError
+
+
+def report(
+    runs: Sequence[Path], *, out: Path | None, figures: Path | None, strangers: Sequence[str], as_json: bool
+) -> int:
+    """The verb; returns the exit code."""
+    from atmc.report import build
+    from atmc.report.table import as_json as table_json
+    from atmc.report.table import rows
+
+    page = out if out is not None else runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
+    if not page.parent.is_dir():
+        raise InputError(
+            f"the folder {page.parent} does not exist" if out is not None else f"there is no run {page.parent}"
+        )
+    typed = command("atmc", "report", *runs, *(word for kind in strangers for word in ("--ood", kind)))
+    with working(f"reading {len(runs)} run{'s' * (len(runs) != 1)} and drawing"):
+        data = build(runs, page, figures, strangers=strangers, command=typed)
+    if as_json:
+        import json
+
+        emit(
+            {
+                "report": str(page),
+                "figures": str(figures) if figures else None,
+                "rows": json.loads(table_json(rows(data.runs))),
+            }
+        )
+        return 0
+    from atmc.cli.results import print_table
+    from atmc.report.verdict import verdict
+
+    for sentence in verdict(data):
+        say(printable(sentence))
+    say()
+    print_table(data)
+    say()
+    say(f"The report: {printable(page.resolve())}")
+    if figures is not None:
+        say(f"The figures: {printable(figures.resolve())}")
+    next_step(command("atmc", "predict", runs[0], "IMAGE.png"), command("atmc", "doctor", runs[0]))
+    return 0

@@ -1,0 +1,41 @@
+"""Scores on a terminal: the paper's table and the numbers of one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from atmc.cli.console import table
+
+if TYPE_CHECKING:
+    from atmc.report.facts import ReportData
+
+
+def print_table(data: ReportData) -> None:
+    """The table of a report, best values bold."""
+    from atmc.report import table as rows_of
+
+    rows = rows_of.rows(data.runs)
+    best = rows_of.best(rows)
+    strong = []
+    for row in rows:
+        marks = [False] * len(rows_of.HEADINGS)
+        for at, score in enumerate(rows_of.SCORES, start=3):
+            marks[at] = rows_of.is_best(row, score, best)
+        strong.append(marks)
+    table(rows_of.HEADINGS, [rows_of.cells(row) for row in rows], strong)
+
+
+def print_scores(summary: dict[str, Any]) -> None:
+    """Single sample and predictive of one run, side by side."""
+    samples = summary["samples"]
+    lines = [("last sample", summary["single"])]
+    if samples > 1:
+        lines.append((f"predictive of {samples} samples", summary["predictive"]))
+    if "scaled" in summary:
+        lines.append(("predictive, temperature-scaled on validation", summary["scaled"]))
+    names = [("accuracy", "accuracy %"), ("nll", "NLL nats"), ("brier", "Brier"), ("ece", "ECE")]
+    rows = []
+    for label, scores in lines:
+        cells = [f"{100 * scores[key]:.1f}" if key == "accuracy" else f"{scores[key]:.3f}" for key, _ in names]
+        rows.append((label, *cells))
+    table(("", *(heading for _, heading in names)), rows)

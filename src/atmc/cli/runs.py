@@ -1,0 +1,76 @@
+"""Opening what a person names on the command line: runs, saved posteriors, devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atmc.cli.console import command
+from atmc.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from atmc.chain.runner import RunResult
+    from atmc.chain.settings import Recipe
+    from atmc.posterior import Posterior
+
+
+def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tuple[int, int, int]]:
+    """The posterior of a run directory, or a saved one, and the shape [C, H, W] of the images it takes."""
+    from atmc.posterior import Posterior
+
+    if not path.is_dir():
+        raise InputError(f"there is no run directory {path}; make one with atmc sample RECIPE --out {path}")
+    if (path / "posterior.json").is_file():
+        posterior = Posterior.load(path)
+        return posterior, _saved_shape(path, posterior, size)
+    from atmc.report.reading import Reading
+
+    reading = Reading(path)
+    if len(reading.run.bank) == 0:
+        raise InputError(f"{path} has no samples yet; go on with atmc sample {path}")
+    shape = tuple(int(n) for n in reading.run.manifest["data"]["shape"])
+    if len(shape) != 3:
+        raise InputError(f"{path} was made for examples of shape {list(shape)}, which are not images")
+    return reading.posterior, (shape[0], shape[1], shape[2])
+
+
+def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[int, int, int]:
+    if size is None:
+        if posterior.shape is None or len(posterior.shape) != 3:
+            raise InputError(f"{path} does not say how large its images are: add --size WIDTHxHEIGHT")
+        channels, rows, columns = posterior.shape
+        return channels, rows, columns
+    width, _, height = size.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and 0 < int(width) < 10_000 and 0 < int(height) < 10_000):
+        raise InputError(f"--size {size}: write it as WIDTHxHEIGHT, for example 32x32")
+    return len(posterior.mean) or 3, int(height), int(width)
+
+
+def check_device(name: str | None) -> str | None:
+    """`name` if this machine has it."""
+    if name is None:
+        return None
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"--device {name}: choose cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"--device {name}: choose cpu, cuda or cuda:N")
+    return name
+
+
+def run_recipe(recipe: Recipe, folder: Path, *, time_budget: float | None = None, quiet: bool = False) -> RunResult:
+    """Run or resume; progress goes to stderr. A second Ctrl-C, which does not wait, still says how to go on."""
+    from atmc.chain.progress import Progress
+    from atmc.chain.runner import run
+
+    try:
+        return run(recipe, folder, time_budget=time_budget, progress=Progress() if quiet else None)
+    except KeyboardInterrupt:
+        raise RunError(
+            f"stopped at once; go on from the last checkpoint with {command('atmc', 'sample', folder)}"
+        ) from None

@@ -1,0 +1,67 @@
+"""`atmc sample RECIPE`: run a recipe, or go on with a run exactly where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atmc.cli.console import command, emit, next_step, printable, say
+from atmc.cli.main import DONE, INTERRUPTED, OUT_OF_TIME, Told
+from atmc.errors import InputError
+
+if TYPE_CHECKING:
+    from atmc.chain.runner import RunResult
+
+
+def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budget: float | None, as_json: bool) -> int:
+    """The verb; returns the exit code."""
+    if time_budget is not None and not 0 < time_budget < float("inf"):
+        raise InputError(f"--time-budget {time_budget:g}: must be a number of seconds above 0")
+    source, out = _where(recipe, out)
+    from atmc.chain.recipe import load_recipe
+
+    loaded = load_recipe(source, list(settings))
+    folder = out if out is not None else Path("runs") / _folder_name(loaded.name)
+    from atmc.cli.runs import run_recipe
+
+    result = run_recipe(loaded, folder, time_budget=time_budget, quiet=as_json)
+    return finish(result, folder, as_json)
+
+
+def _where(recipe: str, out: Path | None) -> tuple[str, Path | None]:
+    """A run directory stands for its own recipe, so that going on needs nothing but its name."""
+    folder = Path(recipe)
+    if not folder.is_dir():
+        return recipe, out
+    own = folder / "recipe.toml"
+    if not own.is_file():
+        raise InputError(f"{folder} is a folder without a recipe.toml: name a recipe, or a run that was started before")
+    return str(own), out if out is not None else folder
+
+
+def _folder_name(name: str) -> str:
+    """A recipe's name as the name of one folder, whatever it holds."""
+    kept = "".join(c if c.isalnum() or c in "-_.+=" else "-" for c in name).strip(".-")
+    return kept or "run"
+
+
+def finish(result: RunResult, folder: Path, as_json: bool) -> int:
+    """Say how a run ended and what to type next; returns the exit code."""
+    samples = result.samples
+    code = Told({"done": DONE, "budget": OUT_OF_TIME, "interrupted": INTERRUPTED}[result.status])
+    if as_json:
+        emit({"status": result.status, "run": str(folder), "samples": samples})
+        return code
+    go_on = command("atmc", "sample", folder)
+    count = f"{samples} sample{'s' * (samples != 1)}"
+    if result.status == "done":
+        say(f"Done: {count} in {printable(folder)}.")
+        next_step(command("atmc", "report", folder))
+    elif result.status == "budget":
+        say(f"Out of time: {count} so far in {printable(folder)}, nothing is lost.")
+        next_step(go_on)
+    else:
+        say(f"Stopped: {count} so far in {printable(folder)}, nothing is lost.")
+        next_step(go_on)
+    return code

@@ -1,0 +1,268 @@
+"""From run directories to the facts of a report. Every score comes from `atmc.posterior`; here they are collected."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atmc.errors import InputError, RunError
+from atmc.posterior import metrics
+from atmc.report.facts import (
+    Bins,
+    Finding,
+    Growth,
+    ImageCard,
+    ReportData,
+    RiskCoverage,
+    RunFacts,
+    Scores,
+    Strangers,
+)
+from atmc.report.reading import Reading, pixels
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from atmc.chain.examples import Examples
+
+METHODS = {"atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC", "sgld": "SGLD", "sgd": "SGD"}
+CARDS = 6
+STRIP = 8  # of them shown to the reader
+SHOWN = 500  # strangers shown to a network
+GROWTH_POINTS = 60
+LEAST = 8  # examples: fewer cannot fill the eight bins
+
+
+def gather(
+    paths: Sequence[Path], *, split: str = "test", strangers: Sequence[str] = (), command: str = ""
+) -> ReportData:
+    """The facts of all runs, under names that tell them apart."""
+    import atmc
+
+    if not paths:
+        raise InputError("name at least one run directory")
+    readings = [Reading(Path(path)) for path in paths]
+    names = _names(readings)
+    runs = [run_facts(reading, name, split, strangers) for reading, name in zip(readings, names, strict=True)]
+    today = datetime.date.today().isoformat()
+    return ReportData(tuple(runs), today, atmc.__version__, command)
+
+
+def _names(readings: Sequence[Reading]) -> list[str]:
+    """The recipes' names; where two are the same, the folders' names; where those are too, the paths."""
+    choices = (
+        [r.recipe.name for r in readings],
+        [r.path.resolve().name for r in readings],
+        [str(r.path) for r in readings],
+    )
+    for names in choices:
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path} ({i})" for i, path in enumerate(choices[-1], start=1)]
+
+
+def run_facts(reading: Reading, name: str, split: str = "test", strangers: Sequence[str] = ()) -> RunFacts:
+    """Everything the page says about one run."""
+    data = reading.examples(split)
+    if not data.classes:
+        raise InputError(f"{reading.path} is a regression: reports are for classifiers")
+    if len(data) < LEAST:
+        raise InputError(f"{reading.path}: {len(data)} {split} images are too few for a report")
+    probs = reading.probs(split, data)
+    labels = data.labels.numpy()
+    mean = metrics.predictive(probs)
+    single = probs[-1]
+    summary = metrics.summary(probs, labels)
+    recipe, manifest = reading.recipe, reading.run.manifest
+    sampled = recipe.sampler.name != "sgd"
+    notes = list(reading.run.notes)
+    if reading.run.status != "done":
+        notes.append(f"This run has not finished; go on with: atmc sample {reading.path}")
+    scaled, scaled_by = _scaled(reading, mean, labels)
+    cards = _cards(data, probs) if len(data.shape) == 3 else ((), ())
+    return RunFacts(
+        name=name,
+        method=METHODS.get(recipe.sampler.name, recipe.sampler.name)
+        + (" + BatchNorm" if recipe.model.norm == "bn" else ""),
+        network=_network(reading),
+        data=data.name,
+        split=split,
+        examples=len(data),
+        temperature=recipe.sampler.temperature if sampled else None,
+        augment=recipe.data.augment,
+        samples=len(probs),
+        chains=recipe.chains,
+        epochs=_rounded(reading.epochs()),
+        seconds=reading.seconds(),
+        device=_device(manifest),
+        seed=recipe.seed,
+        single=_scores(summary["single"]),
+        predictive=_scores(summary["predictive"]),
+        bins_single=_bins(single, labels),
+        bins=_bins(mean, labels),
+        risk=_risk(mean, labels),
+        risk_single=_risk(single, labels),
+        growth=_growth(probs, labels),
+        nll_each=np.asarray(metrics.nll_each(mean.astype(np.float32), labels), dtype=np.float64),
+        scaled=scaled,
+        scaled_by=scaled_by,
+        traces=reading.traces(),
+        surest=cards[0],
+        least_sure=cards[1],
+        strangers=tuple(_stranger(reading, kind, data, probs) for kind in strangers) if sampled or len(probs) else (),
+        findings=_findings(reading, notes) if sampled else (),
+        recipe=_recipe_text(reading),
+        facts=_details(manifest, recipe.seed),
+        notes=tuple(notes),
+        data_digest=data.digest,
+    )
+
+
+def _rounded(epochs: float) -> float:
+    """A run ends with a whole step, a hair after its last epoch."""
+    return float(round(epochs)) if abs(epochs - round(epochs)) < 0.5 and epochs >= 10 else round(epochs, 1)
+
+
+def _scores(found: dict[str, float]) -> Scores:
+    return Scores(found["accuracy"], found["nll"], found["brier"], found["ece"])
+
+
+def _bins(probs: Any, labels: Any) -> Bins:
+    found = metrics.calibration_bins(probs, labels, bins=8)
+    return Bins(found.confidence, found.accuracy, found.low, found.high)
+
+
+def _risk(probs: NDArray[Any], labels: NDArray[Any]) -> RiskCoverage:
+    curve = metrics.risk_coverage(1.0 - probs.max(axis=1).astype(np.float64), probs.argmax(axis=1) == labels)
+    return RiskCoverage(curve.coverage, curve.risk, curve.area)
+
+
+def _growth(probs: NDArray[Any], labels: NDArray[Any]) -> Growth:
+    counts = np.unique(np.linspace(1, len(probs), min(len(probs), GROWTH_POINTS)).round().astype(int))
+    curve = metrics.growing(probs, labels, counts.tolist())
+    return Growth(
+        np.asarray(curve["samples"], dtype=np.float64), np.asarray(curve["accuracy"]), np.asarray(curve["nll"])
+    )
+
+
+def _scaled(reading: Reading, mean: Any, labels: Any) -> tuple[Scores | None, float | None]:
+    """The usual cheap remedy as an honest extra row: fitted on the validation split and nothing else."""
+    if "validation" not in reading.run.splits:
+        return None, None
+    held = reading.examples("validation")
+    fitted = metrics.predictive(reading.probs("validation", held))
+    by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels.numpy())
+    return _scores(metrics.scores(metrics.apply_temperature(mean, by), labels)), by
+
+
+def _cards(data: Examples, probs: NDArray[Any]) -> tuple[tuple[ImageCard, ...], tuple[ImageCard, ...]]:
+    """The images the predictive is surest and least sure about."""
+    from atmc.posterior.uncertainty import from_probs
+
+    prediction = from_probs(probs)
+    doubt = prediction.entropy.numpy()
+    order = np.argsort(doubt, kind="stable")
+
+    chosen = [int(i) for i in (*order[:CARDS], *order[::-1][:CARDS])]
+    images = pixels(data, chosen)
+
+    def card(place: int) -> ImageCard:
+        i = chosen[place]
+        p = prediction.probs[i].numpy()
+        top = np.argsort(-p, kind="stable")[:3]
+        share = float(prediction.epistemic[i]) / doubt[i] if len(probs) > 1 and doubt[i] > 0.05 else None
+        return ImageCard(
+            png=_png(images[place]),
+            truth=data.classes[int(data.labels[i])],
+            bars=tuple((data.classes[c], float(p[c])) for c in top),
+            epistemic_share=share,
+            small=max(data.shape[1:]) <= 64,
+        )
+
+    cards = [card(place) for place in range(len(chosen))]
+    half = len(cards) // 2
+    return tuple(cards[:half]), tuple(cards[half:])
+
+
+def _png(image: Tensor) -> bytes:
+    from PIL import Image
+
+    if not str(image.dtype).endswith("uint8"):  # a user's own floats: shown from darkest to brightest
+        low, high = image.min(), image.max()
+        image = ((image - low) / (high - low).clamp_min(1e-12) * 255).byte()
+    array = image.permute(1, 2, 0).numpy()
+    array = array[..., :3] if array.shape[2] >= 3 else array[..., 0]
+    picture = Image.fromarray(np.ascontiguousarray(array))
+    picture.thumbnail((STRIP * 256, 256))
+    buffer = io.BytesIO()
+    picture.save(buffer, "png")
+    return buffer.getvalue()
+
+
+def _stranger(reading: Reading, kind: str, home: Examples, probs: NDArray[Any]) -> Strangers:
+    """How the doubt on images from elsewhere compares with that on the test set."""
+    import torch
+
+    from atmc.posterior.uncertainty import from_probs
+    from atmc.report.strangers import make
+
+    some = pixels(home, range(min(len(home), SHOWN)))
+    images = make(kind, some, SHOWN, reading.recipe.data.root)
+    other = reading.posterior.sample_probs(images.images).numpy()
+    here, there = from_probs(probs).entropy.numpy(), from_probs(other).entropy.numpy()
+    found = metrics.detection(here, there)
+    strip = _png(torch.cat(list(images.images[:STRIP]), dim=2))
+    alone = None
+    if len(probs) > 1:
+        last = [from_probs(p[-1:]).entropy.numpy() for p in (probs, other)]
+        alone = metrics.detection(*last)["auroc"]
+    return Strangers(
+        images.name, images.about, there, here, found["auroc"], found["aupr"], found["fpr95"], alone, strip
+    )
+
+
+def _findings(reading: Reading, notes: list[str]) -> tuple[Finding, ...]:
+    try:
+        return reading.findings()
+    except (InputError, RunError) as error:  # too few samples for a diagnosis must not cost the whole page
+        notes.append(f"No diagnosis: {error}")
+        return ()
+
+
+def _network(reading: Reading) -> str:
+    section = reading.recipe.model
+    if section.name == "custom":
+        return str(reading.run.manifest.get("network", {}).get("class", "a network of one's own"))
+    label = {"resnetpp": "ResNet++", "resnet": "ResNet", "mlp": "MLP"}.get(section.name, section.name)
+    size = sum(p.numel() for p in reading.run.model().parameters())
+    return f"{label}-{section.depth}×{section.width}, {size / 1e6:.2f} M parameters"
+
+
+def _device(manifest: dict[str, Any]) -> str:
+    sessions = manifest.get("sessions") or [{}]
+    found = sessions[-1].get("hardware") or {}
+    if "gpu" in found:
+        return str(found["gpu"])
+    if "threads" in found:
+        return f"CPU, {found['threads']} thread{'s' * (found['threads'] != 1)}"
+    return str(found.get("device", platform.machine()))
+
+
+def _details(manifest: dict[str, Any], seed: int) -> dict[str, str]:
+    versions = manifest.get("versions") or {}
+    details = {"Seed": str(seed)}
+    for key in ("atmc", "torch", "python"):
+        if key in versions:
+            details[key] = str(versions[key])
+    return details
+
+
+def _recipe_text(reading: Reading) -> str:
+    return (reading.path / "recipe.toml").read_text(encoding="utf-8", errors="replace")

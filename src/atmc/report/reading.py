@@ -1,0 +1,127 @@
+"""A run directory opened for reading: its probabilities, labels, traces and health. Nothing is ever written to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atmc.errors import InputError
+from atmc.report.facts import Array, Finding, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from atmc.chain.examples import Examples
+    from atmc.posterior import Posterior
+
+LEVELS = ("ok", "note", "warning", "problem")
+
+
+class Reading:
+    """What can be read from one run directory."""
+
+    def __init__(self, path: Path) -> None:
+        from atmc.chain.rundir import RunDir
+
+        if not Path(path).is_dir():
+            raise InputError(f"there is no run directory {path}; make one with atmc sample RECIPE --out {path}")
+        self.path = Path(path)
+        self.run = RunDir.open(path)
+        self.recipe = self.run.recipe
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """The run's samples as one predictor."""
+        from atmc.posterior import Posterior
+
+        return Posterior.from_run(self.run)
+
+    def examples(self, split: str) -> Examples:
+        """The images and labels of a split, checked to be those that the run saw."""
+        from atmc.chain.examples import load_data
+
+        if split not in ("test", "validation", "train"):
+            raise InputError(f"--split {split}: choose test, validation or train")
+        if split == "validation" and self.recipe.data.validation == 0:
+            raise InputError(f"{self.path} held nothing out for validation: choose --split test")
+        data = load_data(replace(self.recipe, run=replace(self.recipe.run, evaluate=[split]))).evaluate[split]
+        known = (self.run.manifest.get("data") or {}).get("digests", {}).get(split)
+        if known is not None and known != data.digest:
+            raise InputError(f"the {split} images of {data.name} are no longer those that {self.path} was run with")
+        return data
+
+    def probs(self, split: str, data: Examples, device: str | None = None) -> NDArray[np.float32]:
+        """Probabilities [samples, examples, classes]: as stored where the run stored them, computed otherwise."""
+        if len(self.run.bank) == 0:
+            raise InputError(f"{self.path} has no samples yet; go on with atmc sample {self.path}")
+        stored = split in self.run.splits
+        found = self.run.predictions(split) if stored else self.posterior.sample_probs(pixels(data), device=device)
+        probs: NDArray[np.float32] = found.numpy()
+        if probs.ndim != 3 or probs.shape[1] != len(data) or probs.shape[2] != len(data.classes):
+            raise InputError(f"{self.path}: the predictions are not for the {len(data)} {split} images of {data.name}")
+        return probs
+
+    def traces(self) -> tuple[Trace, ...]:
+        """Loss, temperature and thermostat of every chain."""
+        return tuple(trace(rows, chain) for chain in range(self.recipe.chains) if (rows := self.run.metrics(chain)))
+
+    def seconds(self) -> float | None:
+        """Time spent sampling, all chains together (they share a device)."""
+        spent = [_number(row.get("seconds")) for row in self.run.metrics() if row.get("event") == "log"]
+        return float(np.nanmax(spent)) if spent and not np.isnan(spent).all() else None
+
+    def epochs(self) -> float:
+        """How far the run has come."""
+        seen = [_number(row.get("epoch")) for row in self.run.metrics()]
+        return float(np.nanmax(seen)) if seen and not np.isnan(seen).all() else 0.0
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the doctor says."""
+        from atmc.posterior.doctor import doctor
+
+        found = []
+        for advice in doctor(self.run):
+            evidence = f"{advice.evidence} ({advice.sure})" if advice.sure else advice.evidence
+            level = advice.level if advice.level in LEVELS else "note"
+            found.append(Finding(level, advice.title, evidence, advice.action))
+        return tuple(found)
+
+
+def pixels(data: Examples, index: Sequence[int] | None = None) -> Tensor:
+    """The images of a data set, all or those at `index`, decoded where they are still files."""
+    import torch
+
+    part = data if index is None else data.subset(torch.as_tensor(list(index)), data.split)
+    images: Tensor = part.in_memory((part.mean, part.std)).images if hasattr(part, "in_memory") else part.images
+    return images
+
+
+def trace(rows: list[dict[str, Any]], chain: int) -> Trace:
+    """The log rows of one chain as columns."""
+    logged = [row for row in rows if row.get("event") == "log"]
+    sampled = [row for row in rows if row.get("event") == "sample"]
+
+    def column(name: str, of: list[dict[str, Any]] = logged) -> Array:
+        return np.array([_number(row.get(name)) for row in of], dtype=np.float64)
+
+    return Trace(
+        chain=chain,
+        epoch=column("epoch"),
+        loss=column("loss"),
+        temperature=column("kinetic_temperature"),
+        thermostat=column("thermostat_q50"),
+        thermostat_low=column("thermostat_q01"),
+        thermostat_high=column("thermostat_q99"),
+        sampled_at=column("epoch", sampled),
+    )
+
+
+def _number(value: Any) -> float:
+    # Rows come from a file that may be anybody's: what is not a number counts as not read.
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
