@@ -212,9 +212,8 @@ def main() -> None:
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"depth {options.depth}, width {options.width}, {record['epochs']:.1f} epochs in {seconds:.1f} s; ", end="")
     print(f"{record['images_per_second_per_design'] * len(trainees):,.0f} img/s over {len(trainees)} designs")
-    print(
-        f"{'design':28s} {'lr':>6s} {'loss':>7s} {'jump':>6s} {'epoch':>6s} {'val %':>6s} {'sharp 0':>8s} {'sharp 1':>8s}"
-    )
+    heads = ("lr", "loss", "jump", "epoch", "val %", "sharp 0", "sharp 1")
+    print(f"{'design':28s} " + " ".join(f"{head:>8s}" for head in heads))
     for r in rows:
         print(
             f"{r['design']:28s} {r['lr']:8.3f} {r['loss']:8.4f} {r['jump']:8.2f} {r['jump_epoch']:8.1f} "

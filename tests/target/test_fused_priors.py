@@ -167,7 +167,7 @@ def test_a_captured_step_follows_the_parameters(grads_in_graph):
             for p in net.parameters():
                 p.grad = None
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=side):  # the stream that autograd has seen in the warm-up
             way()
         # Other gradient buffers come and go: the tables the graph points at must stay.
         others = [[torch.zeros_like(p) for p in net.parameters()] for _ in range(6)]

@@ -155,7 +155,10 @@ def foreach(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure:
             state[slot].copy_(value)
         if move.shared_heat is not None:
             shard.scratch.setdefault("heat", []).extend(h.sum() for h in move.shared_heat)
-        torch._foreach_add_(params, [t.to(p.dtype) for t, p in zip(move.theta, params, strict=True)])
+        if params[0].dtype == shard.dtype:
+            torch._foreach_add_(params, list(move.theta))
+        else:  # one rounding, of the sum, as when the tensors are added one by one
+            torch._foreach_copy_(params, [p.to(shard.dtype) + t for p, t in zip(params, move.theta, strict=True)])
     shard.step.add_(1)
 
 

@@ -57,36 +57,36 @@ class Plan:
         ]
         self.count = len(chunks)
         self.chunks = torch.tensor(chunks, dtype=torch.int64).to(device)
-        self.table = torch.zeros((len(shard.params), 8), dtype=torch.int64, device=device)
-        self.hyper = torch.zeros((len(shard.params), 8), dtype=torch.float64, device=device)
+        # One row a parameter: eight integers (addresses, sizes), then eight float64 numbers (hyper-parameters).
+        self.table = torch.zeros((len(shard.params), 16), dtype=torch.int64, device=device)
         self.partial = torch.full((self.count, 3), float("nan"), dtype=torch.float64, device=device)
         self.ticket = torch.zeros((), dtype=torch.int32, device=device)
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
         self.first_bad = torch.full((), NEVER, dtype=torch.int64, device=device)
-        self.uploaded: dict[str, bytes] = {}
-        # Pinned memory cannot be allocated while a graph is being captured; a captured copy keeps its source for good.
-        self.spare = [torch.empty((len(shard.params), 16), dtype=torch.int64).pin_memory() for _ in range(4)]
-        self.kept: list[Tensor] = []
+        self.uploaded = b""  # what is in the table now
+        # Pinned memory cannot be allocated while a graph is captured, and a captured copy keeps its source for good.
+        self.spare = [torch.empty((len(shard.params), 16), dtype=torch.int64).pin_memory() for _ in range(8)]
+        self.kept: dict[bytes, Tensor] = {}
         self.mass: Tensor | None = None
 
-    def upload(self, name: str, values: np.ndarray[Any, Any]) -> None:
-        """Bring host values to the device if they differ from what is there."""
+    def upload(self, values: np.ndarray[Any, Any]) -> None:
+        """Bring a new table to the device, if it is not there already, without waiting for it.
+
+        A captured graph brings its own along at every replay, so that steps outside of it, or another graph with other
+        gradients, cannot leave it with addresses that are not its own.
+        """
         raw = values.tobytes()
-        if self.uploaded.get(name) == raw:
-            return
-        target: Tensor = getattr(self, name)
         if torch.cuda.is_current_stream_capturing():
-            if not self.spare:
-                raise RuntimeError(
-                    "a sampler's step was captured too often with new gradient addresses; keep the buffers"
-                )
-            staging = self.spare.pop().view(target.dtype)[:, : target.shape[1]]
-            self.kept.append(staging)
-            staging.copy_(torch.from_numpy(values))
-            target.copy_(staging.contiguous() if not staging.is_contiguous() else staging, non_blocking=True)
-        else:
-            target.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
-        self.uploaded[name] = raw
+            if raw not in self.kept:
+                if not self.spare:
+                    raise RuntimeError("this sampler's step was captured in too many CUDA graphs: make a new sampler")
+                self.kept[raw] = self.spare.pop()
+                self.kept[raw].copy_(torch.from_numpy(values))
+            self.table.copy_(self.kept[raw], non_blocking=True)
+            self.uploaded = b""
+        elif self.uploaded != raw:
+            self.table.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
+            self.uploaded = raw
 
 
 def plan_of(shard: Shard) -> Plan:
@@ -113,7 +113,7 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
     kernels.step_kernel[grid](
         plan.chunks,
         plan.table,
-        plan.hyper,
+        plan.table.view(torch.float64),
         flat.get("momentum", flat.get("square_avg", empty)),
         flat.get("thermostat", empty),
         plan.mass if plan.mass is not None else empty,
@@ -144,8 +144,8 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
 
 
 def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | None]) -> bool:
-    table = np.zeros(tuple(plan.table.shape), dtype=np.int64)
-    hyper = np.zeros(tuple(plan.hyper.shape), dtype=np.float64)
+    board = np.zeros(tuple(plan.table.shape), dtype=np.int64)
+    table, hyper = board[:, :8], board.view(np.float64)[:, 8:]
     numbers = {id(g): i for i, g in enumerate(sampler.param_groups)}
     for i, (p, grad, group) in enumerate(zip(shard.params, grads, shard.groups, strict=True)):
         mass = shard.mass(i)
@@ -175,8 +175,7 @@ def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | Non
             1.0 / group["inertia"] if "inertia" in group else getattr(sampler, "epsilon", 0.0),
             0.0,
         )
-    plan.upload("table", table)
-    plan.upload("hyper", hyper)
+    plan.upload(board)
     return bool((table[:, :2] % 16 == 0).all()) and all(o % 4 == 0 for o in shard.offsets)
 
 

@@ -109,7 +109,7 @@ def step_kernel(
     block = tl.program_id(0)
     tensor = tl.load(chunks + 2 * block)
     start = tl.load(chunks + 2 * block + 1)
-    row = table + 8 * tensor
+    row = table + 16 * tensor
     theta_address = tl.load(row)
     grad_address = tl.load(row + 1)
     numel = tl.load(row + 2)
@@ -117,7 +117,7 @@ def step_kernel(
     lr_address = tl.load(row + 4)
     temperature_address = tl.load(row + 5)
     last_address = tl.load(row + 6)
-    values = hyper + 8 * tensor
+    values = hyper + 16 * tensor + 8
     h = tl.load(values).to(STATE)
     T = tl.load(values + 1).to(STATE)
     if lr_address != 0:
@@ -233,8 +233,8 @@ def check_kernel(
     block = tl.program_id(0)
     tensor = tl.load(chunks + 2 * block)
     start = tl.load(chunks + 2 * block + 1)
-    address = tl.load(table + 8 * tensor + 1)
-    numel = tl.load(table + 8 * tensor + 2)
+    address = tl.load(table + 16 * tensor + 1)
+    numel = tl.load(table + 16 * tensor + 2)
     if address != 0:
         at = start + tl.arange(0, BLOCK)
         g = tl.load(address.to(tl.pointer_type(DTYPE)) + at, mask=at < numel, other=0.0).to(tl.float32)
@@ -252,8 +252,8 @@ def noise_kernel(chunks, table, out, step_ptr, key, shard, draw, BLOCK: tl.const
     block = tl.program_id(0)
     tensor = tl.load(chunks + 2 * block)
     start = tl.load(chunks + 2 * block + 1)
-    numel = tl.load(table + 8 * tensor + 2)
-    offset = tl.load(table + 8 * tensor + 3)
+    numel = tl.load(table + 16 * tensor + 2)
+    offset = tl.load(table + 16 * tensor + 3)
     lane = tl.arange(0, QUARTER)
     counter = (block * QUARTER + lane).to(tl.int32)
     n0, n1, n2, n3 = _normals(key, counter, tl.load(step_ptr), 2 * shard + draw)
