@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from atmc.posterior import Posterior
 from atmc.posterior.forward import STRATEGIES, choose
+from atmc.posterior.uncertainty import from_probs
 
 CPU = [s for s in STRATEGIES if s != "graph"]
 
@@ -49,10 +50,15 @@ def test_every_way_gives_the_average_of_probabilities(strategy: str, at_once: in
     assert len(found) == 30
 
 
-def test_together_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("strategy", CPU)
+def test_all_sums_are_those_of_single_samples_also_in_parts(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atmc.posterior.forward.TOGETHER_LIMIT", 20)
-    found = Posterior(bank(5), network()).predict(inputs(), batch_size=10, strategy="together", device="cpu")
-    np.testing.assert_allclose(found.probs, by_hand(5, inputs()), atol=1e-6)
+    monkeypatch.setattr("atmc.posterior.forward.TOGETHER_NUMBERS", 100)
+    posterior = Posterior(bank(5), network()).weighted([1, 2, 3, 4, 5])
+    found = posterior.predict(inputs(), batch_size=10, strategy=strategy, device="cpu")
+    expected = from_probs(posterior.sample_probs(inputs(), device="cpu"), posterior.weights)
+    for part in ("probs", "entropy", "aleatoric", "epistemic", "variation", "agreement"):
+        np.testing.assert_allclose(getattr(found, part), getattr(expected, part), atol=1e-6)
 
 
 def test_the_average_is_not_of_logits() -> None:

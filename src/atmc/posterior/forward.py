@@ -28,6 +28,10 @@ ToProbs = Callable[[Tensor], Tensor]  # outputs of the network to float64 probab
 STRATEGIES = ("loop", "together", "graph")
 # Activations of all samples exist at once under vmap; beyond this many examples x samples it is done in parts.
 TOGETHER_LIMIT = 16_384
+# Probabilities that wait to be summed in one go: few calls where networks are small, little memory where they are not.
+TOGETHER_NUMBERS = 1 << 22
+# A rival must be this much faster than the loop: one timing on a busy machine proves little.
+CLEARLY = 0.9
 # Samples that a trial takes: the loop's time is proportional to their number, running together needs some to pay.
 TRIAL = {"loop": 2, "graph": 2, "together": 4}
 
@@ -45,6 +49,7 @@ class Forward:
         own = model.state_dict(keep_vars=True)
         self.slots = [own[name].data for name in states[0]]
         self.sources = [[state[name] for name in states[0]] for state in states]
+        self.scales = torch.tensor(list(weights), dtype=torch.float64, device=self.slots[0].device)
 
     def swap(self, k: int) -> None:
         """Copy sample k's weights into the network: microseconds on a GPU, little against a forward pass anywhere."""
@@ -66,9 +71,15 @@ class Loop(Forward):
 
     def run(self, x: Tensor) -> Moments:
         moments: Moments | None = None
-        for probs, weight in zip(self.each(x), self.weights, strict=True):
+        waiting: list[Tensor] = []
+        done = 0
+        for probs in self.each(x):
             moments = moments or Moments(probs.shape[0], probs.shape[1], x.device)
-            moments.add(probs, weight)
+            waiting.append(probs)
+            if len(waiting) * probs.numel() >= TOGETHER_NUMBERS or done + len(waiting) == len(self.states):
+                moments.add_all(torch.stack(waiting), self.scales[done : done + len(waiting)])
+                done += len(waiting)
+                waiting.clear()
         assert moments is not None
         return moments
 
@@ -90,9 +101,9 @@ class Together(Forward):
         moments: Moments | None = None
         for start in range(0, len(self.states), part):
             piece = {name: tensor[start : start + part] for name, tensor in self.stacked.items()}
-            for probs, weight in zip(self.every(piece, x), self.weights[start : start + part], strict=True):
-                moments = moments or Moments(probs.shape[0], probs.shape[1], x.device)
-                moments.add(probs, weight)
+            probs = self.every(piece, x)
+            moments = moments or Moments(probs.shape[1], probs.shape[2], x.device)
+            moments.add_all(probs, self.scales[start : start + part])
         assert moments is not None
         return moments
 
@@ -102,15 +113,13 @@ class Graph(Forward):
 
     def __init__(self, model: nn.Module, states: Sequence[State], weights: Sequence[float], to_probs: ToProbs) -> None:
         super().__init__(model, states, weights, to_probs)
-        device = self.slots[0].device
-        self.scales = torch.tensor(list(weights), dtype=torch.float64, device=device)
-        self.scale = torch.ones((), dtype=torch.float64, device=device)
+        self.scale = torch.ones((), dtype=torch.float64, device=self.scales.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.input = torch.empty(0)
         self.moments = Moments(0, 0)
 
     def capture(self, x: Tensor) -> None:
-        """Record the pass for batches of this shape; smaller ones are padded to it."""
+        """Record the pass for batches of this shape; somewhat smaller ones are padded to it."""
         self.input = x.clone()
         stream = torch.cuda.Stream(device=x.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(x.device))
@@ -125,8 +134,10 @@ class Graph(Forward):
             self.moments.add(self.to_probs(self.model(self.input)), self.scale)
 
     def run(self, x: Tensor) -> Moments:
-        if self.graph is None or len(x) > len(self.input) or x.shape[1:] != self.input.shape[1:]:
+        if self.graph is None:
             self.capture(x)
+        if not len(self.input) // 2 < len(x) <= len(self.input):  # an odd batch of a stream: not worth padding
+            return Loop(self.model, self.states, self.weights, self.to_probs).run(x)
         assert self.graph is not None
         self.input[: len(x)].copy_(x)
         self.moments.zero_()
@@ -176,4 +187,5 @@ def choose(model: nn.Module, states: Sequence[State], weights: Sequence[float], 
         except (RuntimeError, NotImplementedError, ValueError):
             if kind == "loop":
                 raise
-    return min(times, key=lambda kind: times[kind])
+    best = min(times, key=lambda kind: times[kind])
+    return best if times[best] < CLEARLY * times["loop"] else "loop"

@@ -104,7 +104,7 @@ def ready(
 ) -> Forward:
     """Samples of `group` on the device with the way to run them; remembered while all samples are one group."""
     whole = len(group) == len(posterior)
-    key = (str(target), strategy, x.dtype, tuple(x.shape[1:]))
+    key = (str(target), strategy, x.dtype, tuple(x.shape))
     if whole and posterior.held is not None and posterior.held[0] == key:
         return posterior.held[1]
     posterior.held = None  # let go of the old before taking the new

@@ -128,6 +128,16 @@ class Moments:
         vote = column == probs.argmax(dim=-1, keepdim=True)
         self.votes.add_(vote.double() * weight)  # bool * float would be float32
 
+    def add_all(self, probs: Tensor, weights: Tensor) -> None:
+        """Add several samples `[K, N, C]` with weights `[K]` at once: the same sums in fewer calls."""
+        weighted = probs * weights[:, None, None]
+        self.first.add_(weighted.sum(dim=0))
+        self.second.add_((weighted * probs).sum(dim=0))
+        self.doubt.add_((entropy(probs) * weights[:, None]).sum(dim=0))
+        column = torch.arange(probs.shape[-1], device=probs.device)
+        vote = column == probs.argmax(dim=-1, keepdim=True)
+        self.votes.add_((vote.double() * weights[:, None, None]).sum(dim=0))
+
     def part(self, examples: int) -> Moments:
         """A copy of the sums of the first `examples` examples."""
         other = Moments(0, 0)
