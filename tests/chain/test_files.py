@@ -114,7 +114,7 @@ def test_all_finite() -> None:
     assert not all_finite([torch.tensor([float("-inf")])])
 
 
-# -- manifest ------------------------------------------------------------------------------------------------------------
+# -- manifest --------------------------------------------------------------------------------------------
 
 
 def test_a_damaged_manifest_is_replaced_by_its_copy(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_manifest_may_not_point_outside(tmp_path: Path) -> None:
             manifest.locate(name)
 
 
-# -- bank ----------------------------------------------------------------------------------------------------------------
+# -- bank --------------------------------------------------------------------------------------------
 
 
 def test_bank_keeps_order_chains_and_meta(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_damaged_sample_is_named_and_the_others_can_be_read(tmp_path: Path) ->
     assert [again.meta(i)["index"] for i in range(len(again))] == [0, 2, 3]
 
 
-# -- journal and lock ----------------------------------------------------------------------------------------------------
+# -- journal and lock --------------------------------------------------------------------------------------------
 
 
 def test_journal_is_cut_back_and_torn_lines_are_skipped(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""The engine's step is the contract's loop: same weights from `atmc.Potential`, the sampler and a plain for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from atmc import data
+from atmc.chain.build import build_likelihood, build_model, build_optimizer, build_prior, chain_seed
+from atmc.chain.rundir import RunDir
+from atmc.chain.runner import run
+from atmc.chain.schedule import make_schedule
+from atmc.target import Potential, priors
+
+
+@pytest.mark.parametrize("name", ["atmc", "sgnht", "sghmc", "sgld"])
+def test_a_run_is_the_loop_one_would_write(tiny: Any, change: Any, tmp_path: Path, name: str) -> None:
+    sampler: dict[str, Any] = {"name": name}
+    if name == "sgld":
+        sampler |= {"mass": None, "noise": None, "lr": 1e-4}
+    recipe = change(tiny, sampler=sampler, schedule={"epochs": 4, "cycle_epochs": 2})
+    run(recipe, tmp_path / "run", progress=None)
+
+    train = data.load(recipe.data.name, "train")
+    schedule = make_schedule(recipe, len(train))
+    model = build_model(recipe, train.shape, len(train.classes))
+    batches = data.DeviceBatches(train, 16, seed=chain_seed(recipe.seed, 0, "order"))
+    lr = torch.tensor(recipe.sampler.lr)
+    noise = chain_seed(recipe.seed, 0, "noise")
+    optimizer = build_optimizer(recipe, list(model.named_parameters()), lr, torch.tensor(1.0), noise)
+    potential = Potential(model, len(train), priors.gaussian(1.0))
+    drawn = []
+    for step in range(schedule.steps):
+        lr.copy_(schedule.lr[step])
+        optimizer.zero_grad()
+        potential(*batches.batch(step)).backward()
+        optimizer.step()
+        if step + 1 in schedule.sample_after:
+            drawn.append({k: v.clone() for k, v in model.state_dict().items()})
+    bank = RunDir.open(tmp_path / "run").bank
+    assert len(bank) == len(drawn) == 2
+    for found, expected in zip(bank, drawn, strict=True):
+        for key, tensor in expected.items():
+            # The prior's gradient is added at another place of the sum, so the last bits may differ and grow.
+            torch.testing.assert_close(found[key], tensor, rtol=2e-3, atol=2e-4)
+
+
+def test_sgd_is_torchs_sgd_on_the_mean_loss(tiny: Any, change: Any, tmp_path: Path) -> None:
+    recipe = change(
+        tiny,
+        sampler={"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, "mass": None, "noise": None},
+        target={"prior": "none"},
+        schedule={"kind": "cosine", "cycle_epochs": None, "epochs": 3},
+    )
+    run(recipe, tmp_path / "run", progress=None)
+    train = data.load(recipe.data.name, "train")
+    schedule = make_schedule(recipe, len(train))
+    model = build_model(recipe, train.shape, 3)
+    batches = data.DeviceBatches(train, 16, seed=chain_seed(recipe.seed, 0, "order"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    for step in range(schedule.steps):
+        optimizer.param_groups[0]["lr"] = float(schedule.lr[step])
+        x, y = batches.batch(step)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    found = RunDir.open(tmp_path / "run")
+    assert len(found.bank) == 1
+    for key, tensor in model.state_dict().items():
+        torch.testing.assert_close(found.bank[0][key], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_predictions_are_those_of_the_stored_sample(tiny: Any, tmp_path: Path) -> None:
+    run(tiny, tmp_path / "run", progress=None)
+    found = RunDir.open(tmp_path / "run")
+    model = found.model()
+    test = data.load(tiny.data.name, "test")
+    x, _ = next(iter(data.EvalBatches(test, len(test))))
+    probs = found.predictions("test")
+    assert found.splits == ["test"]
+    assert probs.shape == (5, 30, 3)
+    for k, sample in enumerate(found.bank):
+        model.load_state_dict(sample)
+        with torch.no_grad():
+            torch.testing.assert_close(probs[k], torch.softmax(model(x), 1), rtol=1e-5, atol=1e-6)
+    rows = [row for row in found.metrics() if row["event"] == "sample"]
+    nll = -probs.double().mean(0).gather(1, test.labels[:, None]).log().mean()
+    assert rows[-1]["scores"]["test"]["predictive"]["nll"] == pytest.approx(float(nll), rel=1e-5)
+
+
+def test_seeds_of_purposes_and_chains_never_coincide() -> None:
+    seeds = {chain_seed(s, c, p) for s in range(20) for c in range(20) for p in ("weights", "order", "noise")}
+    assert len(seeds) == 20 * 20 * 3
+    assert all(0 <= seed < 2**62 for seed in seeds)
+
+
+def test_parts_fit_together(tiny: Any) -> None:
+    model = build_model(tiny, (1, 6, 6), 3)
+    assert set(build_prior(tiny, model).names) == {name for name, _ in model.named_parameters()}
+    assert build_likelihood(tiny).task == "classification"
