@@ -29,6 +29,7 @@ from atmc.posterior.uncertainty import Prediction
 
 if TYPE_CHECKING:
     from atmc.posterior.distill import Distilled
+    from atmc.posterior.regression import Estimate
 
 
 class Posterior:
@@ -190,14 +191,22 @@ class Posterior:
         strategy: str = "auto",
         samples_at_once: int | None = None,
     ) -> Prediction:
-        """The posterior predictive p̄ = Σ_k w_k p_k for each input, with its doubt (see `Prediction`).
+        """The predictive p̄ = Σ_k w_k p_k for each input, with its doubt (see `Prediction`).
 
         `x` is a tensor or array `[N, ...]`, a data set of `atmc.data`, or an iterable of batches; results are on its
         device. Work happens on `device`, by default the inputs' own accelerator or CUDA where there is one.
         Activations have `dtype`; probabilities are averaged in float64. `strategy` is `loop`, `together`, `graph`, or
         `auto`, which measures; `samples_at_once` limits how many samples are on the device at a time.
         """
+        if getattr(self.likelihood, "task", "classification") != "classification":
+            raise ValueError("this posterior is of a regression, which has no classes: use posterior.regress(x)")
         return predict(self, x, batch_size, device, dtype, strategy, samples_at_once)
+
+    def regress(self, x: Any, **how: Any) -> Estimate:
+        """Mean and variance of the predictive of a regression; see `atmc.posterior.regression`."""
+        from atmc.posterior.regression import regress
+
+        return regress(self, x, **how)
 
     def sample_probs(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Tensor:
         """Each sample's probabilities `[K, N, C]`, float32 on the CPU."""
@@ -224,10 +233,7 @@ class Posterior:
 
     @staticmethod
     def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
-        """The samples of a run directory (a path or an open `RunDir`), all chains together.
-
-        `model` is needed only where the run sampled a network of the user's own.
-        """
+        """The samples of a run directory, all chains together; `model` as for `load`."""
         from atmc.posterior.store import from_run
 
         return from_run(folder, model)

@@ -1,0 +1,65 @@
+"""The predictive of a regression: a mean, and how much of its spread is the model's.
+
+Each sample predicts N(f_k(x), σ²) with the likelihood's σ, so the predictive is the mixture Σ_k w_k N(f_k(x), σ²):
+
+    mean       f̄ = Σ_k w_k f_k
+    epistemic  Σ_k w_k (f_k − f̄)²     variance over samples: what more data would remove
+    aleatoric  σ²                     the noise of the targets
+    variance   aleatoric + epistemic  (the law of total variance)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from atmc.posterior.inputs import as_batches, home_of, pick_device
+
+if TYPE_CHECKING:
+    from atmc.posterior.posterior import Posterior
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the posterior says about each of N inputs; all float64, shaped as the network's outputs."""
+
+    mean: Tensor
+    aleatoric: Tensor  # variances
+    epistemic: Tensor
+    samples: int
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the predictive."""
+        return (self.aleatoric + self.epistemic).sqrt()
+
+
+def regress(
+    posterior: Posterior, inputs: Any, batch_size: int = 256, device: torch.device | str | None = None
+) -> Estimate:
+    """The predictive mean and variance for `inputs`, one batch at a time, two passes over the samples' outputs."""
+    scale = getattr(posterior.likelihood, "scale", None)
+    if scale is None:
+        raise ValueError("the likelihood of this posterior is not a regression's: use predict")
+    if len(posterior) == 0:
+        raise ValueError("the posterior has no samples: run the sampler past its burn-in, then predict")
+    home = home_of(inputs)
+    target = pick_device(home, device)
+    weights = torch.from_numpy(posterior.weights).to(target)
+    means, spreads = [], []
+    states = [{n: t.to(target) for n, t in posterior.state(k).items()} for k in range(len(posterior))]
+    with torch.inference_mode():
+        for raw in as_batches(inputs, batch_size)[0]:
+            x = posterior.prepare(raw, target)
+            outputs = torch.stack([posterior.on(target, state)(x).double() for state in states])
+            shape = (-1, *[1] * (outputs.ndim - 1))
+            mean = (outputs * weights.view(shape)).sum(dim=0)
+            means.append(mean)
+            spreads.append(((outputs - mean).square() * weights.view(shape)).sum(dim=0))
+    mean = torch.cat(means).to(home)
+    if not bool(torch.isfinite(mean).all()):
+        raise RuntimeError("the predictive is not finite: a sample has diverged, or the inputs hold NaN")
+    return Estimate(mean, torch.full_like(mean, float(scale) ** 2), torch.cat(spreads).to(home), len(posterior))
