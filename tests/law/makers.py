@@ -1,7 +1,7 @@
 """Where the harness gets its chains: from the library, from the independent reference, or from either one broken.
 
-A mutant of the library is the library itself with one function of its integrator replaced while it steps, so that what
-is shown is that *this* implementation would be caught if it had the error.
+A mutant of the library is the library itself, by its readable body, with one function of the integrator replaced while
+it steps: what is shown is that *this* implementation would be caught if it had the error.
 """
 
 from __future__ import annotations
@@ -140,19 +140,19 @@ class Mutant(Real):
             warming = warming - (1 - r3) * kw["temperature"] * kw["lr"] * kw["inverse_inertia"]
         return move, warming
 
-    def fill_normal(self, out: Tensor, *_: Any) -> None:
-        out.copy_(torch.randn(out.shape, generator=self.generator, dtype=out.dtype))
+    def full_noise(self, _: Sampler, shard: Any) -> list[Tensor]:
+        return [torch.randn(shard.total, generator=self.generator, dtype=shard.dtype)]
 
     def step(self, gradient: Tensor) -> None:
-        patches = {"momentum_step": self.momentum_step, "drift_step": self.drift_step}
+        patches: dict[str, Any] = {"momentum_step": self.momentum_step, "drift_step": self.drift_step}
         if self.flaw is Flaw.SAME_STREAM:
-            patches["fill_normal"] = self.fill_normal
-        before = self.thermostat.clone()
+            patches["full_noise"] = self.full_noise
+        before = self.thermostat.clone() if self.flaw is Flaw.ASSIGN_THERMOSTAT else None
         if self.flaw is Flaw.ASSIGN_PARAMS:
             self.param.data.zero_()
         with mock.patch.multiple(bodies, **patches):
             super().step(gradient)
-        if self.flaw is Flaw.ASSIGN_THERMOSTAT:
+        if before is not None:
             self.thermostat.sub_(before)
 
 
@@ -171,7 +171,7 @@ def _mutant(
 ) -> Chain:
     if flaw is Flaw.XI_OR_NOISE:
         return real(settings, theta, momentum, thermostat, seed, cls=XiOrNoise, **options)
-    whole = real(settings, theta, momentum, thermostat, seed, **options)
+    whole = real(settings, theta, momentum, thermostat, seed, body="single", **options)
     return Mutant(whole.sampler, flaw)
 
 

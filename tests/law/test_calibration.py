@@ -1,0 +1,38 @@
+"""Law 8: simulation-based calibration with mini-batch gradients, and Geweke's joint test."""
+
+import math
+
+import pytest
+
+from .calibration import calibrate, geweke
+from .harness import Settings
+from .makers import mutant, real
+from .reference import Flaw
+
+MINI_BATCH = {"h": 0.1, "m": 4.0, "d": 2.0}
+KINETICS = pytest.mark.parametrize("c", [math.inf, 0.8], ids=["gaussian", "hyperbolic"])
+
+
+@KINETICS
+def test_ranks_are_uniform_with_mini_batches(c: float) -> None:
+    """Batches of 4 of 16 examples."""
+    ranks = calibrate(real, Settings("ATMC", c=c, **MINI_BATCH))
+    assert ranks.passed, ranks
+
+
+def test_ranks_without_a_thermostat_are_not() -> None:
+    """The same data and batches, with the gradient noise left uncorrected."""
+    ranks = calibrate(real, Settings("SGHMC", **MINI_BATCH))
+    assert max(ranks.pvalues.values()) < 1e-6, ranks
+
+
+@KINETICS
+@pytest.mark.parametrize("sampler", ["ATMC", "SGNHT", "SGHMC"])
+def test_geweke(sampler: str, c: float) -> None:
+    verdict = geweke(real, Settings(sampler, h=0.1, m=4.0, d=1.0, c=c))
+    assert verdict.passed, str(verdict)
+
+
+def test_geweke_sees_a_missing_mass() -> None:
+    """In SGHMC: a thermostat would repair it, as if it were gradient noise of the other sign, and only ξ would tell."""
+    assert not geweke(mutant(Flaw.NO_MASS), Settings("SGHMC", h=0.1, m=4.0, d=1.0), rows=512).passed

@@ -1,0 +1,136 @@
+"""How a chain begins, whose noise it uses, and what it says of its own temperature."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from atmc.samplers import ATMC, SGHMC, SGNHT
+
+from .harness import ALARM, Estimate, Settings, combine, judge
+from .laws import draw_momentum, kinetic, momentum_grid, sghmc_harmonic, sghmc_synchronised
+from .makers import real, sampler
+from .starts import global_stream, thermostat_starts_at_zero
+
+
+@pytest.mark.parametrize("c", [math.inf, 0.9], ids=["gaussian", "hyperbolic"])
+def test_a_thermostat_of_zero_is_zero(c: float) -> None:
+    verdict = thermostat_starts_at_zero(real, Settings("ATMC", h=0.1, m=2.0, d=1.2, c=c, t=1.5, mu=0.5))
+    assert verdict.passed, str(verdict)
+
+
+@pytest.mark.parametrize("cls", [ATMC, SGNHT])
+@pytest.mark.parametrize("start", [0.0, -0.5, 0.7])
+def test_the_thermostat_starts_where_it_is_told(cls: type[ATMC] | type[SGNHT], start: float) -> None:
+    p = torch.nn.Parameter(torch.zeros(3))
+    assert torch.equal(cls([p], thermostat_init=start).state[p]["thermostat"], torch.full((3,), start))
+
+
+@pytest.mark.parametrize(("m", "c", "t"), [(2.0, math.inf, 0.3), (2.0, 0.9, 1.5), (11.1, 1.0, 1.0), (1.0, 0.1, 1.0)])
+def test_momenta_start_in_their_law(m: float, c: float, t: float) -> None:
+    """Kolmogorov–Smirnov against the distribution function of exp(−K/T) by quadrature."""
+    p = torch.nn.Parameter(torch.zeros(50_000, dtype=torch.float64))
+    drawn = SGHMC([p], mass=m, speed_limit=c, temperature=t, momentum_init="law", seed=3).state[p]["momentum"]
+    grid, weight = momentum_grid(m, c, t)
+    cdf = np.cumsum(weight) - weight / 2
+    test = stats.kstest(drawn.numpy(), lambda x: np.interp(x, grid, cdf))
+    assert test.pvalue > ALARM / 4, test
+
+
+def test_the_momentum_law_of_this_harness_is_the_generalised_hyperbolic_one() -> None:
+    """Our own draws against scipy's: a normal whose variance is generalised inverse Gaussian."""
+    m, c, t = 2.0, 0.9, 1.5
+    ours = draw_momentum(torch.Size((50_000,)), m, c, t, torch.Generator().manual_seed(1), torch.float64)
+    law = stats.genhyperbolic(p=1.0, a=m * c**2 / t, b=0.0, scale=m * c)
+    grid = np.linspace(-12, 12, 4001)
+    cdf = np.cumsum(law.pdf(grid)) * (grid[1] - grid[0])
+    assert stats.kstest(ours.numpy(), lambda x: np.interp(x, grid, cdf)).pvalue > ALARM
+    assert law.pdf(1.0) / law.pdf(0.0) == pytest.approx(float(np.exp(-kinetic(np.array(1.0), m, c) / t)))
+
+
+def _noise(steps: int, seed: int, rows: int = 4096) -> torch.Tensor:
+    """The normals a sampler adds, read off its momenta: [steps, rows]."""
+    h, d = 0.1, 1.0
+    chain = real(Settings("SGHMC", h=h, d=d), torch.zeros(rows), seed=seed)
+    scale = math.sqrt(-math.expm1(-2 * d * h))
+    drawn = []
+    for _ in range(steps):
+        chain.momentum.zero_()
+        chain.step(torch.zeros(rows))
+        drawn.append(chain.momentum.clone() / scale)
+    return torch.stack(drawn)
+
+
+def test_the_added_noise_is_standard_normal_and_white() -> None:
+    """Distribution by Kolmogorov–Smirnov, whiteness within and between steps by the spectrum of the whole stream."""
+    stream = _noise(64, seed=5).double().flatten()
+    n = len(stream)
+    assert stats.kstest(stream.numpy(), "norm").pvalue > ALARM / 3
+    # Autocorrelation at every lag at once; each is N(0, 1/n) for white noise.
+    correlation = torch.fft.irfft(torch.fft.rfft(stream, 2 * n).abs() ** 2)[1 : n // 2] / n
+    assert correlation.abs().max() < stats.norm.isf(ALARM / 6 / n) * 1.05 / math.sqrt(n)
+    squares = stream**2 - 1
+    correlation = torch.fft.irfft(torch.fft.rfft(squares, 2 * n).abs() ** 2)[1 : n // 2] / (2 * n)
+    # Squares of normals have heavy tails: their sums reach normality slowly, hence the wider bound.
+    assert correlation.abs().max() < stats.norm.isf(ALARM / 6 / n) * 1.3 / math.sqrt(n)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 1])
+def test_no_lag_aligns_the_samplers_noise_with_the_global_generator(seed: int) -> None:
+    ours = _noise(16, seed).double().flatten()
+    n = len(ours)
+    others = [
+        torch.randn(n, generator=torch.Generator().manual_seed(seed)).double(),
+        _noise(16, seed + 1).double().flatten(),
+    ]
+    for other in others:
+        spectrum = torch.fft.rfft(ours, 2 * n) * torch.fft.rfft(other, 2 * n).conj()
+        assert torch.fft.irfft(spectrum).abs().max() / n < stats.norm.isf(ALARM / 4 / (2 * n)) / math.sqrt(n)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_equal_seeds_of_sampler_and_program_do_not_meet(seed: int) -> None:
+    verdict = global_stream(real, seed)
+    assert verdict.passed, str(verdict)
+
+
+def _readings(settings: Settings, stiffness: float, sd: float, seeds: int = 24) -> Estimate:
+    """The sampler's own kinetic temperature, averaged over time; one replicate per sampler."""
+    replicates = []
+    for seed in range(seeds):
+        generator = torch.Generator().manual_seed(80_000 + seed)
+        theta = torch.randn(512, generator=generator) * math.sqrt(settings.t / stiffness)
+        one = sampler(settings, theta, seed, momentum_init="law", measure_every=2)
+        (param,) = one.param_groups[0]["params"]
+        seen = []
+        for step in range(round(10 / settings.h)):
+            param.grad = stiffness * param.detach() + sd * torch.randn(512, generator=generator)
+            one.step()
+            if step * settings.h > 2 and step % 2 == 0:
+                seen.append(float(one.kinetic_temperature()))
+        replicates.append(sum(seen) / len(seen))
+    return Estimate.of(torch.tensor(replicates))
+
+
+@pytest.mark.parametrize("sd", [0.0, 6.0])
+@pytest.mark.parametrize("scheme", ["fused", "strang"])
+def test_the_kinetic_temperature_is_read_at_a_synchronised_time(scheme: str, sd: float) -> None:
+    """Against the exact law of the discrete step, on a stiff target where the raw momentum reads 10 % too warm."""
+    s = Settings("SGHMC", h=0.2, m=1.0, d=3.0, t=1.5, scheme=scheme)
+    expected = sghmc_synchronised(9.0, s.h, s.m, s.d, s.t, sd**2)
+    raw = sghmc_harmonic(9.0, s.h, s.m, s.d, s.t, sd**2)[1] / s.m
+    reading = _readings(s, 9.0, sd)
+    verdict = judge({"T": reading}, {"T": expected})
+    assert verdict.passed, str(verdict)
+    assert not judge({"T": reading}, {"T": raw}).passed
+
+
+@pytest.mark.parametrize("scheme", ["fused", "strang"])
+def test_the_kinetic_temperature_under_a_speed_limit(scheme: str) -> None:
+    """The mean of p K'(p) extrapolated to h = 0."""
+    s = Settings("SGHMC", h=0.2, m=1.0, d=1.0, c=0.9, t=1.5, scheme=scheme)
+    reading = combine((-1 / 3, 4 / 3), (_readings(s, 2.0, 0.0), _readings(s.halved(), 2.0, 0.0)))
+    verdict = judge({"T": reading}, {"T": 1.5})
+    assert verdict.passed, str(verdict)
