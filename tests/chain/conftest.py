@@ -54,6 +54,21 @@ def fingerprint(path: Path) -> dict[str, Any]:
     return {"samples": run.bank.hashes(), "predictions": files, "rows": rows}
 
 
+# Runs that several processes share (worker.py); 57 steps each.
+RECIPES = {
+    "data": change(TINY, run={"parallel": "data"}, schedule={"sample_every_steps": 5}),
+    "batchnorm": change(
+        TINY,
+        model={"name": "resnet", "depth": 8, "width": 4, "norm": "bn"},
+        target={"prior": "none"},
+        sampler={"name": "sgd", "lr": 0.02, "momentum": 0.9, "mass": None, "noise": None},
+        schedule={"kind": "cosine", "cycle_epochs": None, "epochs": 3, "sample_every_steps": 1},
+    ),
+    "long": change(TINY, run={"parallel": "data"}, schedule={"epochs": 60, "cycle_epochs": 20}),
+    "chains": change(TINY, chains=3),
+}
+
+
 @pytest.fixture
 def tiny() -> Recipe:
     return TINY

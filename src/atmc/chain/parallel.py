@@ -24,6 +24,7 @@ class World:
     size: int = 1
     share: str = "nothing"
     control: Any = None  # a process group on the CPU for decisions, so that they never wait for a device
+    started: bool = False  # whether the process group is this run's own
 
     @property
     def data_rank(self) -> int:
@@ -62,6 +63,11 @@ class World:
         if self.data_size > 1:
             self.wait_for_all()
 
+    def leave(self) -> None:
+        """End the process group, where this run began it."""
+        if self.started:
+            torch.distributed.destroy_process_group()
+
     def wait_for_all(self) -> None:
         """Wait for every process of the run."""
         if self.size > 1:
@@ -74,7 +80,8 @@ def join(recipe: Recipe, device: torch.device) -> World:
 
     if not dist.is_available():
         return World()
-    if not dist.is_initialized():
+    started = not dist.is_initialized()
+    if started:
         if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
             return World()
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -82,11 +89,16 @@ def join(recipe: Recipe, device: torch.device) -> World:
     if size == 1:
         return World()
     share = recipe.run.parallel if recipe.run.parallel != "auto" else ("chains" if recipe.chains > 1 else "data")
+    check_sharing(recipe, share, size)
+    return World(rank, size, share, dist.new_group(backend="gloo"), started)
+
+
+def check_sharing(recipe: Recipe, share: str, size: int) -> None:
+    """One clear line where so many processes have nothing to share."""
     if share == "chains" and recipe.chains < size:
         raise InputError(f"chains = {recipe.chains} is fewer than the {size} processes: start {recipe.chains} or fewer")
     if share == "data" and recipe.data.batch_size % size:
         raise InputError(f"data.batch_size = {recipe.data.batch_size} is no multiple of the {size} processes")
-    return World(rank, size, share, dist.new_group(backend="gloo"))
 
 
 def pick_device(name: str) -> torch.device:

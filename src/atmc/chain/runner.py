@@ -65,6 +65,7 @@ def run(
     world = join(recipe, device)
     folder = Path(out)
     with ExitStack() as stack:
+        stack.callback(world.leave)
         if world.writes and world.rank == 0:
             stack.enter_context(RunLock(folder))
         stack.enter_context(numerics(recipe, device))

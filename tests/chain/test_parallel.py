@@ -1,0 +1,103 @@
+"""Several processes: two that share a chain are one with the same batch; chains shared out are those of one process."""
+
+import dataclasses
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from atmc.chain import parallel
+from atmc.chain.rundir import RunDir
+from atmc.chain.runner import run
+from atmc.errors import InputError
+
+JOBS = ["data:data", "long:whole", "long:parts:0.4", "long:parts", "batchnorm:batchnorm", "chains:chains"]
+
+
+def recipes() -> dict[str, Any]:
+    spec = importlib.util.spec_from_file_location("shared", Path(__file__).with_name("conftest.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    shared = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(shared)
+    found: dict[str, Any] = shared.RECIPES
+    return found
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str]]]:
+    """The folder in which two processes have done all jobs (torch is imported once each), and what each said."""
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder), *JOBS]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = []
+    try:
+        for process in started:
+            told, complaint = process.communicate(timeout=240)
+            assert process.returncode == 0, complaint[-3000:]
+            said.append(told.splitlines())
+    finally:
+        for process in started:
+            process.kill()
+    return folder, said
+
+
+def test_two_processes_equal_one_with_the_same_batch(two: Any, tmp_path: Path) -> None:
+    run(recipes()["data"], tmp_path / "one", progress=None)
+    one, other = RunDir.open(tmp_path / "one"), RunDir.open(two[0] / "data")
+    assert len(one.bank) == len(other.bank) == 11
+    for k in range(10):  # the tenth sample comes after 50 steps
+        assert one.bank.meta(k)["step"] == 5 * (k + 1)
+        for name, tensor in one.bank[k].items():
+            torch.testing.assert_close(other.bank[k][name], tensor, rtol=1e-3, atol=1e-4, msg=f"sample {k}, {name}")
+    losses = [[row["loss"] for row in found.metrics() if row["event"] == "log"] for found in (one, other)]
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-4, atol=1e-5)
+
+
+def test_processes_agree_on_stopping_and_go_on_exactly(two: Any, fingerprint: Any) -> None:
+    folder, said = two
+    for lines in said:
+        assert lines[2] == "long:parts:0.4 budget"
+        assert lines[3] == "long:parts done"
+    assert fingerprint(folder / "parts")["samples"] == fingerprint(folder / "whole")["samples"]
+
+
+def test_batchnorm_statistics_are_averaged_over_processes(two: Any, tmp_path: Path) -> None:
+    """A running mean is linear in the batch, so the mean over processes of the first step's is the whole batch's."""
+    run(recipes()["batchnorm"], tmp_path / "one", progress=None)
+    one, other = RunDir.open(tmp_path / "one").bank[0], RunDir.open(two[0] / "batchnorm").bank[0]
+    torch.testing.assert_close(one["stem_norm.running_mean"], other["stem_norm.running_mean"], rtol=1e-4, atol=1e-6)
+    assert not torch.equal(one["stem_norm.running_mean"], torch.zeros_like(one["stem_norm.running_mean"]))
+
+
+def test_chains_shared_out_are_those_of_one_process(two: Any, tmp_path: Path, fingerprint: Any) -> None:
+    run(recipes()["chains"], tmp_path / "one", progress=None)
+    assert fingerprint(two[0] / "chains") == fingerprint(tmp_path / "one")
+
+
+def test_impossible_sharing_is_one_line() -> None:
+    recipe = recipes()["data"]
+    odd = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, batch_size=15))
+    with pytest.raises(InputError, match=r"data\.batch_size = 15 is no multiple of the 2 processes"):
+        parallel.check_sharing(odd, "data", 2)
+    with pytest.raises(InputError, match=r"chains = 3 is fewer than the 4 processes"):
+        parallel.check_sharing(recipes()["chains"], "chains", 4)
