@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from atmc.errors import InputError
+from atmc.errors import InputError, RunError
 from atmc.posterior import Posterior
 from atmc.posterior.architecture import describe, rebuild, shapes
+from atmc.posterior.store import checksum
 from atmc.target import likelihoods
 
 
@@ -140,6 +144,63 @@ def test_a_bad_description_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "posterior.json").write_text(text)
     with pytest.raises(InputError, match=r"posterior\.json"):
         Posterior.load(tmp_path)
+
+
+def leaves(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    """Every place in a JSON value."""
+    found = [path] if path else []
+    if isinstance(value, dict):
+        found += [p for k, v in value.items() for p in leaves(v, (*path, k))]
+    if isinstance(value, list):
+        found += [p for i, v in enumerate(value) for p in leaves(v, (*path, i))]
+    return found
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("saved")
+    posterior(2, mean=[0.1] * 3, std=[0.5] * 3, likelihood=likelihoods.Categorical(), shape=(3, 4, 8)).save(folder)
+    return folder, (folder / "posterior.json").read_text()
+
+
+WRONG = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 10**13), st.floats(), st.text(max_size=5), st.just([]), st.just({})
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_an_altered_description_is_named(saved: tuple[Path, str], data: st.DataObject) -> None:
+    folder, text = saved
+    about = json.loads(text)
+    *way, last = data.draw(st.sampled_from(leaves(about)))
+    place = about
+    for step in way:
+        place = place[step]
+    wrong = data.draw(WRONG)
+    assume(json.dumps(wrong) != json.dumps(place[last]))
+    place[last] = wrong
+    (folder / "posterior.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match=r"posterior\.json") as caught:
+        Posterior.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_forged_description_ends_in_one_line(saved: tuple[Path, str], data: st.DataObject) -> None:
+    """Whoever signs a description anew can name any layers, but opening it still gives one line or a posterior."""
+    folder, text = saved
+    about = json.loads(text)
+    *way, last = data.draw(st.sampled_from(leaves(about)))
+    place = about
+    for step in way:
+        place = place[step]
+    place[last] = data.draw(WRONG)
+    about["checksum"] = checksum(about)
+    (folder / "posterior.json").write_text(json.dumps(about))
+    with contextlib.suppress(InputError, RunError):
+        Posterior.load(folder)
 
 
 def test_not_a_posterior_and_nothing_to_save(tmp_path: Path) -> None:

@@ -88,8 +88,11 @@ class Together(Forward):
     """All samples in one call, in parts where their activations would be too many."""
 
     def __init__(self, model: nn.Module, states: Sequence[State], weights: Sequence[float], to_probs: ToProbs) -> None:
-        super().__init__(model, states, weights, to_probs)
-        self.stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        # The samples become views of the stack, so that they are not held twice.
+        views = [{name: tensor[k] for name, tensor in stacked.items()} for k in range(len(states))]
+        super().__init__(model, views, weights, to_probs)
+        self.stacked = stacked
 
         def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
             return to_probs(functional_call(model, state, (x,)))

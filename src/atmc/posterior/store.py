@@ -1,7 +1,7 @@
 """A posterior on disk, and a posterior from a run.
 
     posterior.json               everything but the tensors: format, network, likelihood, pixel statistics, classes,
-                                 weights and chains, and a SHA-256 for every sample's file
+                                 weights and chains, and a SHA-256 for every sample's file and for itself
     samples/NNNN.safetensors     one sample each
 
 The JSON file is written last, so that a folder without one is an unfinished save. Samples are read when they are
@@ -12,13 +12,14 @@ theirs.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from atmc.errors import InputError
+from atmc.errors import InputError, RunError
 from atmc.posterior.architecture import describe, rebuild
 from atmc.posterior.posterior import Posterior
 from atmc.posterior.samples import Likelihood
@@ -83,6 +84,7 @@ def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
         "samples": entries,
         **more,
     }
+    about["checksum"] = checksum(about)
     write_bytes(folder / NAME, (json.dumps(about, indent=1) + "\n").encode())
     return folder
 
@@ -96,6 +98,8 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
             raise ValueError("it lists no samples")
         if int(about["format"]) > FORMAT:
             raise InputError(f"{path} has format {about['format']}, newer than this atmc reads: upgrade atmc")
+        if about.get("checksum") != checksum(about):
+            raise InputError(f"{path} was altered: it does not match its own checksum")
         if model is None:
             if about["network"] is None:
                 raise InputError(
@@ -116,10 +120,18 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
         )
     except FileNotFoundError:
         raise InputError(f"{folder} is not a saved posterior: it has no {NAME}") from None
-    except InputError:
+    except (InputError, RunError):
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError) as error:
+        # The file may be anybody's: whatever it makes torch say, the person gets one line.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{path} cannot be read: {reason}") from error
+
+
+def checksum(about: dict[str, Any]) -> str:
+    """SHA-256 of a description without its own checksum."""
+    body = {key: value for key, value in about.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
