@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from atmc.cli.console import complain
@@ -61,14 +62,20 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    code = _command().main(args=arguments, prog_name="atmc", standalone_mode=False)
+    if code == INTERRUPTED and not isinstance(code, Told):
+        return _interrupted()
+    return code if isinstance(code, int) else DONE
+
+
+@cache
+def _command() -> Any:
+    """The verbs, built once."""
     from typer.main import get_command
 
     from atmc.cli.app import app
 
-    code = get_command(app).main(args=arguments, prog_name="atmc", standalone_mode=False)
-    if code == INTERRUPTED and not isinstance(code, Told):
-        return _interrupted()
-    return code if isinstance(code, int) else DONE
+    return get_command(app)
 
 
 def _usage(error: Any) -> str:

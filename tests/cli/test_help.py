@@ -1,0 +1,69 @@
+"""Help answers at once, without torch, with an example for every verb; usage errors are one line."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from shell import atmc, fails
+
+VERBS = ("demo", "sample", "evaluate", "report", "predict", "doctor", "export", "distill", "data list", "data get")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb):
+    result = atmc(*verb.split(), "--help")
+    assert result.code == 0
+    assert f"Example: atmc {verb.split()[0]}" in " ".join(result.out.split())
+
+
+def test_no_arguments_is_a_request_for_help():
+    for line in ((), ("data",), ("-h",)):
+        result = atmc(*line)
+        assert result.code == 0
+        assert "Usage: atmc" in result.out
+    assert atmc("--version").out.startswith("atmc 0.")
+
+
+def test_usage_errors_are_one_line():
+    fails("nonsense", match="nonsense")
+    fails("sample", match="atmc sample --help")
+    fails("evaluate", "--frobnicate", match="atmc evaluate --help")
+    fails("predict", "run", match="IMAGE")
+    fails("predict", "run", "x.png", "--top", "0", match="--top")
+    fails("evaluate", "no-such-run", match="atmc sample")
+
+
+def test_help_is_quick_and_does_not_import_torch():
+    code = (
+        "import sys, time; began = time.perf_counter()\n"
+        "from atmc.cli.main import run\n"
+        "assert run(['--help']) == 0\n"
+        "print('SECONDS', time.perf_counter() - began)\n"
+        "print('HEAVY', [m for m in ('torch', 'matplotlib', 'sklearn', 'pydantic', 'jinja2') if m in sys.modules])"
+    )
+    environment = {**os.environ, "COLUMNS": "100"}
+    best = 10.0
+    for _ in range(3):  # the machine may be busy; the quickest of three is the program's own speed
+        found = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+        )
+        assert "HEAVY []" in found.stdout
+        best = min(best, float(found.stdout.split("SECONDS ")[1].split()[0]))
+        time.sleep(0.1)
+    assert best < 1.0
+
+
+def test_an_unexpected_error_is_one_line_unless_debugging(monkeypatch, tmp_path):
+    def broken(arguments):
+        raise ZeroDivisionError("a bug\nof two lines")
+
+    monkeypatch.setattr("atmc.cli.main._dispatch", broken)
+    result = atmc("evaluate", "x")
+    assert result.code == 1
+    assert result.err.count("\n") == 1
+    assert "ATMC_DEBUG=1" in result.err
+    monkeypatch.setenv("ATMC_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        atmc("evaluate", "x")

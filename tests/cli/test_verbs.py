@@ -1,0 +1,203 @@
+"""Every verb on real runs: what it prints, what it returns, and the next command it names."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pictures
+import pytest
+from PIL import Image
+from shell import atmc, fails, fingerprint
+
+
+def test_evaluate_has_the_agreed_json(tiny):
+    result = atmc("evaluate", tiny, "--json")
+    found = json.loads(result.out)
+    assert result.code == 0
+    assert {"single", "predictive", "samples"} <= found.keys()
+    for part in ("single", "predictive"):
+        assert {"accuracy", "nll", "brier", "ece"} <= found[part].keys()
+    assert found["samples"] == 3
+    assert found["scaled"]["temperature"] > 0
+
+
+def test_evaluate_agrees_with_the_stored_probabilities(tiny):
+    """The predictive's NLL from the files themselves, by hand."""
+    import numpy as np
+    from safetensors.numpy import load_file
+
+    from atmc.data import load
+
+    probs = np.mean([load_file(p)["probs"] for p in sorted(tiny.glob("predictions/test/*.safetensors"))], axis=0)
+    labels = load("digits", "test").labels.numpy()
+    by_hand = -np.log(probs[np.arange(500), labels].astype(np.float64)).mean()
+    assert json.loads(atmc("evaluate", tiny, "--json").out)["predictive"]["nll"] == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_evaluate_for_people(tiny):
+    out = atmc("evaluate", tiny).out
+    assert "tiny on 500 digits test images" in out
+    assert "T = 0.1" in out
+    assert "predictive of 3 samples" in out
+    assert f"Next: atmc report {tiny}" in out
+
+
+def test_evaluate_on_a_split_that_was_not_stored(tiny):
+    stored = json.loads(atmc("evaluate", tiny, "--split", "validation", "--json").out)
+    computed = json.loads(atmc("evaluate", tiny, "--split", "train", "--json", "--device", "cpu").out)
+    assert stored["samples"] == computed["samples"] == 3
+    assert 0 < computed["predictive"]["nll"] < 10
+    fails("evaluate", tiny, "--split", "noon", match="choose test, validation or train")
+    fails("evaluate", tiny, "--device", "tpu", match="--device tpu")
+    fails("evaluate", tiny, "--device", "cuda:99", match="CUDA")
+
+
+def test_evaluate_on_other_data(tiny):
+    strangers = json.loads(atmc("evaluate", tiny, "--on", "synthetic:3x16x16?classes=4&test=40", "--json").out)
+    assert 0 <= strangers["auroc"] <= 1
+    assert "accuracy" not in strangers
+    assert "AUROC" in atmc("evaluate", tiny, "--on", "synthetic:1x8x8?classes=4&test=40").out
+    own = json.loads(atmc("evaluate", tiny, "--on", "digits", "--json").out)
+    assert own["predictive"]["nll"] == pytest.approx(
+        json.loads(atmc("evaluate", tiny, "--json").out)["predictive"]["nll"], rel=1e-4
+    )
+    fails("evaluate", tiny, "--on", "digitz", match="digits")
+
+
+def test_reading_verbs_change_nothing(tiny, tmp_path):
+    before = fingerprint(tiny)
+    (tmp_path / "x.png").write_bytes(pictures.good()["grey.png"])
+    for line in (("evaluate", tiny), ("doctor", tiny), ("predict", tiny, "x.png"), ("report", tiny, "--out", "r.html")):
+        assert atmc(*line).code == 0
+    assert fingerprint(tiny) == before
+
+
+def test_report_of_one_run_lies_in_it(tiny, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny, copy)
+    result = atmc("report", copy, "--figures", "figures")
+    assert result.code == 0
+    page = (copy / "report.html").read_text()
+    assert "tiny" in page
+    assert page.count("<svg") >= 6
+    assert {"calibration.png", "calibration.svg", "table.tex", "table.md", "table.json"} <= {
+        p.name for p in (tmp_path / "figures").iterdir()
+    }
+    assert f"Next: atmc predict {copy} IMAGE.png" in result.out
+    assert atmc("report", copy).code == 0, "our own report may be replaced"
+    (copy / "report.html").write_text("my notes")
+    fails("report", copy, match="was not made by atmc")
+    assert (copy / "report.html").read_text() == "my notes"
+
+
+def test_report_of_two_runs_with_strangers(runs, tmp_path):
+    result = atmc("report", *runs, "--ood", "letters", "--ood", "noise", "--json")
+    found = json.loads(result.out)
+    page = Path(found["report"]).read_text()
+    assert found["rows"][0]["row"] == "ATMC (single sample)"
+    assert "Images from elsewhere" in page
+    assert page.count('data-heading="Seen by"') == 4
+    assert "tiny-sgd" in page
+    fails("report", *runs, "--ood", "nothing", match="nothing")
+    fails("report", *runs, "--out", "no/such/folder/r.html", match="does not exist")
+    fails("report", "nowhere", match="no run")
+
+
+def test_two_runs_of_one_recipe_are_told_apart(tiny, tmp_path):
+    shutil.copytree(tiny, tmp_path / "again")
+    page = tmp_path / "r.html"
+    assert atmc("report", tiny, "again", "--out", page).code == 0
+    assert ">again<" in page.read_text().replace("</i>again", "</i>>again")
+
+
+def test_doctor(tiny):
+    result = atmc("doctor", tiny)
+    assert result.code == 0
+    assert re.search(r"^[✓·!✗] ", result.out, re.M)
+    levels = {entry["level"] for entry in json.loads(atmc("doctor", tiny, "--json").out)}
+    assert levels <= {"ok", "note", "warning", "problem"}
+
+
+def test_predict_names_what_it_did(tiny, tmp_path):
+    for name, content in pictures.good().items():
+        (tmp_path / name).write_bytes(content)
+    result = atmc("predict", tiny, *pictures.good(), "--json")
+    found = json.loads(result.out)
+    assert result.code == 0
+    assert [image["file"] for image in found["images"]] == list(pictures.good())
+    for image in found["images"]:
+        assert image["entropy"] == pytest.approx(image["aleatoric"] + image["epistemic"])
+        assert image["top"][0]["probability"] == image["probability"]
+        assert len(image["top"]) == 3
+
+
+def test_predict_agrees_with_the_posterior(tiny, tmp_path):
+    from atmc.data import load
+    from atmc.posterior import Posterior
+
+    digit = load("digits", "test").images[:1]
+    Image.fromarray(digit[0, 0].numpy()).save("digit.png")
+    expected = Posterior.from_run(tiny).predict(digit)
+    found = json.loads(atmc("predict", tiny, "digit.png", "--json").out)["images"][0]
+    assert found["notes"] == []
+    assert found["label"] == str(int(expected.label[0]))
+    assert found["probability"] == pytest.approx(float(expected.confidence[0]), rel=1e-5)
+
+
+def test_predict_goes_on_past_bad_files(tiny, tmp_path):
+    (tmp_path / "good.png").write_bytes(pictures.good()["grey.png"])
+    for name, (content, _) in pictures.bad().items():
+        (tmp_path / name).write_bytes(content)
+    result = atmc("predict", tiny, *pictures.bad(), "good.png", "missing.png")
+    assert result.code == 1
+    assert "good.png: " in result.out
+    assert len(result.err.splitlines()) == len(pictures.bad()) + 1
+    only_bad = atmc("predict", tiny, "missing.png", "text.png")
+    assert only_bad.code == 2
+    machine = json.loads(atmc("predict", tiny, "missing.png", "good.png", "--json").out)
+    assert machine["images"][0] == {"file": "missing.png", "error": "no such file"}
+    assert "label" in machine["images"][1]
+
+
+def test_a_file_name_cannot_speak_to_the_terminal(tiny, tmp_path):
+    name = "evil\x1b[31m\nname.png"
+    (tmp_path / name).write_bytes(pictures.good()["grey.png"])
+    result = atmc("predict", tiny, name, "none\x1b]0;x\x07.png")
+    assert "\x1b" not in result.out + result.err
+    assert "\\x1b" in result.out
+    assert len(result.err.splitlines()) == 1
+
+
+def test_export_and_predict_with_what_was_exported(tiny, tmp_path):
+    (tmp_path / "x.png").write_bytes(pictures.good()["grey.png"])
+    result = atmc("export", tiny, "out", "--no-onnx")
+    assert result.code == 0
+    assert "Next: atmc predict out IMAGE.png" in result.out
+    images = [json.loads(atmc("predict", where, "x.png", "--json").out)["images"][0] for where in (tiny, "out")]
+    assert images[0]["probability"] == pytest.approx(images[1]["probability"])
+    fails("export", tiny, "out", match="not an empty folder")
+    fails("predict", "out", "x.png", "--size", "huge", match="WIDTHxHEIGHT")
+
+
+def test_export_to_onnx(tiny):
+    pytest.importorskip("onnxruntime", reason="onnx is an extra")
+    result = atmc("export", tiny, "out", "--json")
+    assert result.code == 0, result.err
+    assert "posterior.onnx" in json.loads(result.out)["files"]
+
+
+def test_distill(tiny):
+    result = atmc("distill", tiny, "student", "--epochs", "1")
+    assert result.code == 0
+    assert "the distilled network" in result.out
+    assert atmc("distill", tiny, "student").code == 2
+
+
+def test_data_verbs(tmp_path):
+    listed = json.loads(atmc("data", "list", "--json").out)
+    assert {"digits", "cifar10"} <= {info["name"] for info in listed}
+    assert "digits" in atmc("data", "list").out
+    assert "needs no fetching" in atmc("data", "get", "digits").out
+    fails("data", "get", "cifar1", match="did you mean cifar10?")
+    fails("data", "get", "cifar10", "--from", "nowhere", match="nowhere")
