@@ -106,6 +106,20 @@ def test_one_sample_is_a_network() -> None:
         posterior[4]
 
 
+def test_predictions_can_be_used_in_training_and_memory_is_let_go() -> None:
+    posterior, x = Posterior(bank(3), network()), inputs(10)
+    found = posterior.predict(x, batch_size=1, device="cpu")  # enough batches to measure, hence to keep what was chosen
+    line = nn.Linear(5, 1).double()
+    line(found.probs).sum().backward()
+    assert line.weight.grad is not None
+    assert posterior.held is not None
+    again = posterior.predict(x, batch_size=1, device="cpu")
+    torch.testing.assert_close(again.probs, found.probs, rtol=0, atol=1e-7)
+    posterior.release()
+    assert posterior.held is None
+    torch.testing.assert_close(posterior.predict(x, device="cpu").probs, found.probs, rtol=0, atol=1e-6)
+
+
 def test_predict_leaves_the_callers_network_alone() -> None:
     model = network(7)
     before = copy.deepcopy(model.state_dict())

@@ -110,6 +110,7 @@ def alone(posterior: Posterior, model: nn.Module) -> Posterior:
         mean=posterior.mean,
         std=posterior.std,
         classes=posterior.classes,
+        shape=posterior.shape,
         example=posterior.example,
     )
 

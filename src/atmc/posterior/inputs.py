@@ -1,4 +1,4 @@
-"""What can be predicted: tensors, arrays, data sets in memory or on disk, loaders, and one-pass streams, as batches."""
+"""What can be predicted: tensors, arrays, data sets in memory or on disk, loaders, one-pass streams; and raw pixels."""
 
 from __future__ import annotations
 
@@ -48,6 +48,37 @@ def as_batches(inputs: Any, size: int) -> tuple[Iterable[Tensor], int | None]:
     if isinstance(inputs, Iterator):
         return (first_of(batch) for batch in inputs), None
     return Firsts(inputs), len(inputs) if hasattr(inputs, "__len__") else None
+
+
+class Pixels:
+    """Raw inputs as a network takes them, on its device.
+
+    uint8 pixels are scaled to [0, 1] and standardised per channel, (x/255 − mean)/std; floating inputs are taken as
+    already in the network's own form.
+    """
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        if len(mean) != len(std) or any(s <= 0 for s in std):
+            raise ValueError("mean and std must have one entry per channel each, and std must be positive")
+        self.mean, self.std = mean, std
+        self._there: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, raw: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        x = raw.to(device, non_blocking=True)
+        if x.dtype == torch.uint8:
+            x = x.float() / 255.0
+            if self.mean:
+                mean, std = self._on(x.device)
+                shape = (1, -1, *[1] * (x.ndim - 2))
+                x = (x - mean.view(shape)) / std.view(shape)
+        x = x.to(dtype)
+        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        key = str(device)
+        if key not in self._there:  # once: a copy to the device waits for it
+            self._there[key] = torch.tensor(self.mean, device=device), torch.tensor(self.std, device=device)
+        return self._there[key]
 
 
 def first_of(batch: Any) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from atmc.posterior.arrays import Floats, check_weights
 from atmc.posterior.forward import Forward
+from atmc.posterior.inputs import Pixels
 from atmc.posterior.predict import predict, sample_probs
 from atmc.posterior.samples import Likelihood, Samples, as_bank, check_state
 from atmc.posterior.uncertainty import Prediction
@@ -56,9 +57,8 @@ class Posterior:
         self.weights: Floats = check_weights(weights, len(samples)) if len(samples) else np.zeros(0)
         self.model = model
         self.likelihood = likelihood
-        if len(mean) != len(std) or any(s <= 0 for s in std):
-            raise ValueError("mean and std must have one entry per channel each, and std must be positive")
         self.mean, self.std = tuple(mean), tuple(std)
+        self._pixels = Pixels(self.mean, self.std)
         self.classes = tuple(classes) if classes else None
         self.example = example  # a few real inputs, for checking what is exported
         known = shape if shape is not None else None if example is None else example.shape[1:]
@@ -155,16 +155,13 @@ class Posterior:
         return sum(t.numel() * t.element_size() for t in self.state(0).values()) if len(self) else 0
 
     def prepare(self, raw: Tensor, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Inputs as the network takes them: uint8 pixels are scaled to [0, 1] and standardised with mean and std;
-        floating inputs are taken as already in the network's own form."""
-        x = raw.to(device, non_blocking=True)
-        if x.dtype == torch.uint8:
-            x = x.float() / 255.0
-            if self.mean:
-                shape = (1, -1, *[1] * (x.ndim - 2))
-                x = (x - x.new_tensor(self.mean).view(shape)) / x.new_tensor(self.std).view(shape)
-        x = x.to(dtype)
-        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
+        """Inputs as the network takes them; see `inputs.Pixels`."""
+        return self._pixels(raw, device, dtype)
+
+    def release(self) -> None:
+        """Let go of the memory that the last prediction keeps for the next one (samples on the device, a graph)."""
+        self.held = None
+        self._bodies.clear()
 
     def to_probs(self, outputs: Tensor) -> Tensor:
         """The network's outputs as float64 probabilities; softmax where no likelihood was named."""

@@ -47,18 +47,21 @@ def predict(
     if len(groups) > 1 and isinstance(batches, Iterator):
         batches = list(batches)  # a one-pass stream has to be kept to be passed through the next group
     kept: list[Moments] = []
-    with torch.inference_mode():
+    parts: list[Prediction] = []
+    with torch.no_grad():  # not inference_mode: its tensors could not be used in anybody's training afterwards
         for g, group in enumerate(groups):
             forward: Forward | None = None
             for b, raw in enumerate(batches):
                 x = posterior.prepare(raw, target, dtype)
                 forward = forward or ready(posterior, group, target, strategy, x, count)
                 found = forward.run(x)
-                if g == 0:
+                if len(groups) == 1:  # nothing will be added: keep the result and not its sums, four times as large
+                    parts.append(found.result(len(posterior), posterior.classes))
+                elif g == 0:
                     kept.append(found)
                 else:
                     kept[b].merge_(found)
-        parts = [sums.result(len(posterior), posterior.classes) for sums in kept]
+        parts += [sums.result(len(posterior), posterior.classes) for sums in kept]
         result = Prediction.concat(parts)
         if not bool(torch.isfinite(result.probs).all()):
             raise RuntimeError(blame(posterior, inputs))
@@ -79,7 +82,7 @@ def sample_probs(
     if len(groups) > 1 and isinstance(batches, Iterator):
         batches = list(batches)
     rows: list[list[Tensor]] = [[] for _ in range(len(posterior))]
-    with torch.inference_mode():
+    with torch.no_grad():
         for group in groups:
             states = on_device(posterior, group, target)
             loop = Loop(posterior.on(target), states, [1.0] * len(states), posterior.to_probs)

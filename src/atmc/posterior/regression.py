@@ -51,7 +51,7 @@ def regress(
     weights = torch.from_numpy(posterior.weights).to(target)
     means, spreads = [], []
     states = [{n: t.to(target) for n, t in posterior.state(k).items()} for k in range(len(posterior))]
-    with torch.inference_mode():
+    with torch.no_grad():
         for raw in as_batches(inputs, batch_size)[0]:
             x = posterior.prepare(raw, target)
             outputs = torch.stack([posterior.on(target, state)(x).double() for state in states])
