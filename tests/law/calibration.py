@@ -18,7 +18,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from .harness import ALARM, Chain, Estimate, Gradient, Maker, Settings, Verdict, extrapolate, judge
+from .harness import ALARM, SEED, Chain, Estimate, Gradient, Maker, Settings, Verdict, extrapolate, judge
 
 POINTS = 16
 DESIGN = torch.stack((torch.ones(POINTS), torch.linspace(-1.5, 1.5, POINTS)), 1)
@@ -55,7 +55,7 @@ class Ranks:
 
 
 def calibrate(
-    make: Maker, settings: Settings, rows: int = 2500, draws: int = 39, batch: int = 4, seed: int = 0
+    make: Maker, settings: Settings, rows: int = 2500, draws: int = 39, batch: int = 4, seed: int = SEED
 ) -> Ranks:
     """Ranks of intercept, slope and a prediction among the draws, in 20 bins."""
     generator = torch.Generator().manual_seed(90_000 + seed)
@@ -93,7 +93,7 @@ def _alternate(make: Maker, settings: Settings, rows: int, seed: int) -> dict[st
     return {name: Estimate.of(totals[:, j] / sweeps) for j, name in enumerate(names)}
 
 
-def geweke(make: Maker, settings: Settings, rows: int = 2048, seed: int = 0) -> Verdict:
+def geweke(make: Maker, settings: Settings, rows: int = 2048, seed: int = SEED) -> Verdict:
     """Moments of the prior after many rounds of sampling and simulating, extrapolated from h and h/2."""
     at_h, at_half = _alternate(make, settings, rows, seed), _alternate(make, settings.halved(), rows, seed + 1)
     return judge(extrapolate(at_h, at_half), {"a": 0.0, "b": 0.0, "a²": 1.0, "b²": 1.0})

@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from .harness import ALARM, Chain, Estimate, Gradient, Maker, Settings, Verdict, extrapolate, judge, run
+from .harness import ALARM, SEED, Chain, Estimate, Gradient, Maker, Settings, Verdict, extrapolate, judge, run
 
 MEAN = torch.tensor([1.0, -2.0, 0.5])
 COVARIANCE = torch.tensor([[1.0, 0.8, 0.0], [0.8, 1.5, -0.6], [0.0, -0.6, 2.0]])
@@ -78,7 +78,7 @@ def _travel(
 
 
 def convergence(
-    make: Maker, settings: Settings, rows: int = 2048, burn_in: float = 80.0, time: float = 40.0, seed: int = 0
+    make: Maker, settings: Settings, rows: int = 2048, burn_in: float = 80.0, time: float = 40.0, seed: int = SEED
 ) -> tuple[Verdict, Divergence]:
     """Moments extrapolated from h and h/2, and the divergence at the end of the finer run."""
     expected = {f"w{i}": 0.0 for i in range(3)} | {f"w{i}w{j}": float(i == j) for i in range(3) for j in range(i + 1)}

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from atmc.samplers.integrator import momentum_step
 
-from .harness import ALARM, Chain, Estimate, Maker, Settings, combine, run
+from .harness import ALARM, SEED, Chain, Estimate, Maker, Settings, combine, run
 from .laws import draw_momentum, kinetic
 
 STIFFNESS = 4.0
@@ -63,7 +63,7 @@ def bias(make: Maker, settings: Settings, rows: int, time: float, seed: int) -> 
     return run(chain, lambda x: STIFFNESS * x, round(time / s.h), statistics, round(10 / s.h))["bias"]
 
 
-def order(make: Maker, settings: Settings, rows: int = 24_576, time: float = 80.0, seed: int = 0) -> Order:
+def order(make: Maker, settings: Settings, rows: int = 24_576, time: float = 80.0, seed: int = SEED) -> Order:
     """Bias at h and at h/2."""
     return Order(bias(make, settings, rows, time, seed), bias(make, settings.halved(), rows, time, seed + 1))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .harness import Chain, Estimate, Gradient, Maker, Settings, Verdict, combine, judge, run
+from .harness import SEED, Chain, Estimate, Gradient, Maker, Settings, Verdict, combine, judge, run
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def against_quadrature(
     rows: int = 512,
     burn_in: float = 30.0,
     time: float = 80.0,
-    seed: int = 0,
+    seed: int = SEED,
     first_order: bool = False,
 ) -> Verdict:
     """The posterior's expectations, extrapolated from h and h/2: (4 E(h/2) − E(h))/3, or 2 E(h/2) − E(h)."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .harness import Chain, Estimate, Maker, Settings, Verdict, extrapolate, judge, run
+from .harness import SEED, Chain, Estimate, Maker, Settings, Verdict, extrapolate, judge, run
 from .laws import atmc_harmonic, draw_momentum
 
 
@@ -25,7 +25,7 @@ def _first_half_unit(make: Maker, settings: Settings, rows: int, seed: int) -> d
     return run(chain, lambda x: x, round(0.5 / settings.h), statistics)
 
 
-def thermostat_starts_at_zero(make: Maker, settings: Settings, rows: int = 8192, seed: int = 0) -> Verdict:
+def thermostat_starts_at_zero(make: Maker, settings: Settings, rows: int = 8192, seed: int = SEED) -> Verdict:
     """θ and p in their law and ξ left to its default of 0, which here is also its mean: there it has to stay."""
     at_h = _first_half_unit(make, settings, rows, seed)
     at_half = _first_half_unit(make, settings.halved(), rows, seed + 1)

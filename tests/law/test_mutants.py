@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from .harness import Maker, Settings, Verdict
+from .harness import SEED, Maker, Settings, Verdict
 from .invariance import invariance
 from .makers import mutant, real, reference
 from .reference import Flaw
@@ -28,7 +28,7 @@ CHECKS: dict[str, Check] = {
         make, Settings("ATMC", h=0.1, m=2.0, d=6.0, t=1.5), rows=1024
     ),
     "start": lambda make: thermostat_starts_at_zero(make, GAUSSIAN, rows=1024),
-    "streams": lambda make: global_stream(make, seed=0),
+    "streams": lambda make: global_stream(make, SEED),
 }
 
 CATCHES: dict[Flaw, str] = {
