@@ -6,7 +6,7 @@ Every design sees the same batches in the same order: all are trained side by si
 one CUDA graph. The loss is U/N (mean negative log-likelihood plus prior over N). Reported, all on the training set or
 its validation split: the loss at the end, the largest jump (mean of 20 steps over the mean of the 200 before them, the
 worst over the run), the validation accuracy, and the sharpness (top Hessian eigenvalue of the mean loss on 512 images,
-at the start and at the end). Nothing here looks at the test set.
+at the end and, with --sharpness both, at the start). Nothing here looks at the test set.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--designs", default=";".join(DESIGNS), help="names, separated by semicolons")
     parser.add_argument("--data", default=None)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--sharpness", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--sharpness", choices=("none", "end", "both"), default="end")
     parser.add_argument("--budget", type=float, default=500.0, help="seconds after which to stop")
     parser.add_argument("--out", type=Path, default=Path("results/blocks"))
     options = parser.parse_args()
@@ -128,7 +128,7 @@ def main() -> None:
     number = torch.zeros((), dtype=torch.int64, device="cuda")
     streams = [torch.cuda.Stream() for _ in trainees]
     probe_x, probe_y = held_x[:512], held_y[:512]
-    start_sharpness = [sharpness(t, probe_x, probe_y) if options.sharpness else math.nan for t in trainees]
+    start_sharpness = [sharpness(t, probe_x, probe_y) if options.sharpness == "both" else math.nan for t in trainees]
 
     def together() -> None:
         x, y = feed.batch(number)
@@ -190,7 +190,7 @@ def main() -> None:
                 "jump_epoch": round(where * options.batch / len(train), 2),
                 "validation_accuracy": trainee.accuracy(held_x, held_y),
                 "sharpness_start": sharp,
-                "sharpness_end": sharpness(trainee, probe_x, probe_y) if options.sharpness else math.nan,
+                "sharpness_end": sharpness(trainee, probe_x, probe_y) if options.sharpness != "none" else math.nan,
                 "curve": [round(float(c.mean()), 4) for c in losses.chunk(40)],
             }
         )
@@ -208,7 +208,7 @@ def main() -> None:
         "rows": rows,
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"depth-{options.depth}x{options.width}-{options.epochs:g}.json"
+    path = options.out / f"depth-{options.depth}x{options.width}-{options.epochs:g}-epochs.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(f"depth {options.depth}, width {options.width}, {record['epochs']:.1f} epochs in {seconds:.1f} s; ", end="")
     print(f"{record['images_per_second_per_design'] * len(trainees):,.0f} img/s over {len(trainees)} designs")

@@ -138,28 +138,42 @@ def test_graph_replays_are_the_eager_chain(make, kit):
         assert torch.equal(a, b) or (a.isnan().all() and b.isnan().all())
 
 
-def test_capture_with_fresh_gradients(kit):
-    """Gradients allocated inside the capture have new addresses; the table follows without a host wait."""
-    model = torch.nn.Linear(64, 64).cuda()
-    x = torch.randn(32, 64, device="cuda")
-    sampler = atmc.ATMC(model.parameters(), lr=0.01, noise=1.0)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(2):
+def test_capture_with_fresh_gradients():
+    """Gradients allocated inside the capture have addresses of their own, and an eager step in between has others."""
+
+    def chain(captured):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(64, 64).cuda()
+        x = torch.randn(32, 64, device="cuda")
+        sampler = atmc.ATMC(model.parameters(), lr=0.01, noise=1.0)
+
+        def step():
             sampler.zero_grad(set_to_none=True)
             model(x).square().sum().backward()
             sampler.step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    sampler.zero_grad(set_to_none=True)
-    with torch.cuda.graph(graph):
-        model(x).square().sum().backward()
-        sampler.step()
-    before = float(model(x).square().sum())
-    for _ in range(200):
-        graph.replay()
-    assert float(model(x).square().sum()) < before
-    assert int(sampler.state_dict()["sampler"]["step"]) == 202
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step()
+            step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        if captured:
+            with torch.cuda.graph(graph, stream=stream):
+                step()
+        with torch.cuda.stream(stream):
+            for i in range(20):
+                if captured and i % 5:
+                    graph.replay()
+                else:
+                    step()
+        torch.cuda.synchronize()
+        return model.weight.detach().clone(), int(sampler.state_dict()["sampler"]["step"])
+
+    eager, replayed = chain(False), chain(True)
+    assert eager[1] == replayed[1] == 22
+    torch.testing.assert_close(eager[0], replayed[0], rtol=1e-4, atol=1e-4)
 
 
 def test_step_never_synchronises(make, kit):

@@ -40,7 +40,7 @@ class ATMC(KineticSampler):
         friction: "corrected" (second order, see `integrator.momentum_step`) or "frozen", the paper's. They differ for a
             finite speed limit only.
         body: "single", "foreach" or "fused" to force an implementation; the fastest one by default.
-        measure_every: steps between two readings of the temperatures; inside a CUDA graph every step is read.
+        measure_every: steps between two readings of the temperatures.
         nonfinite: what a NaN or infinite gradient does. "raise" stops before anything has moved (default on a CPU; on
             CUDA it synchronises). "skip" leaves the step out on the device without synchronising and lets
             `sampler.check()` tell (default on CUDA). "ignore" does not look.

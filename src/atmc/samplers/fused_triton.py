@@ -98,7 +98,7 @@ def plan_of(shard: Shard) -> Plan:
 
 
 def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
-    """Run the step of a whole shard; readings are taken at every step, they cost nothing here."""
+    """Run the step of a whole shard. Whether it is one to be measured, the device decides by the step's number."""
     plan = plan_of(shard)
     grads = [None if g is None else memory_order(g, p) for g, p in zip(grads, shard.params, strict=True)]
     aligned = _upload(sampler, shard, plan, grads)
@@ -124,6 +124,7 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
         sampler._key,
         shard.number,
         plan.count,
+        sampler.measure_every,
         KIND=KINDS[type(sampler).__name__],
         HYPERBOLIC=bool(any(g.get("speed_limit", float("inf")) != float("inf") for g in shard.groups)),
         CORRECTED=sampler.friction == "corrected",
@@ -136,7 +137,7 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
         STATE=tl.float64 if shard.dtype == torch.float64 else tl.float32,
         ALIGN=16 if aligned else 1,
         BLOCK=BLOCK,
-        num_warps=4,
+        num_warps=8,
     )
     shard.scratch["fused"] = True
     if sampler.shared_thermostat:

@@ -194,7 +194,9 @@ class Sampler(Optimizer):
             if self._policy(shard) == "raise":
                 _raise_if_nonfinite(shard, grads)
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        measure = capturing or self._calls % self.measure_every == 0
+        measure = (
+            capturing or self._calls % self.measure_every == 0
+        )  # a graph of PyTorch operations cannot choose later
         for shard, grads in zip(self._shards, gradients, strict=True):
             self._choose_body(shard)(self, shard, grads, measure)
         self._after_step()
@@ -270,7 +272,7 @@ class Sampler(Optimizer):
         """Mean of p K'(p) over all elements at the last measured synchronised time; T in equilibrium.
 
         A 0-dim tensor on the device, without synchronisation. Measured at the first and then every `measure_every`-th
-        step (at every step inside a CUDA graph); NaN before the first step.
+        step; NaN before the first step.
         """
         sums, counts = [], []
         home = self._shards[0].device

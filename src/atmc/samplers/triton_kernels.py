@@ -7,7 +7,52 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-PI_OVER_2_31 = tl.constexpr(1.4629180792671596e-09)
+
+@triton.jit
+def _turn(u):
+    """cos and sin of a whole turn times u, for u in [−½, ½], as in step.c: no branch for what never comes."""
+    half = libdevice.rint(2.0 * u)
+    x = u - 0.5 * half
+    y = x * x
+    sign = 1.0 - 2.0 * half * half
+    c = y * -24.98143432 + 60.14388954
+    c = c * y - 85.45356476
+    c = c * y + 64.93934648
+    c = c * y - 19.73920855
+    c = c * y + 0.9999999998
+    s = y * -14.39396588 + 42.00977922
+    s = s * y - 76.70427987
+    s = s * y + 81.60522617
+    s = s * y - 41.34170212
+    s = s * y + 6.283185307
+    return sign * c, sign * s * x
+
+
+@triton.jit
+def _sqrt(x):
+    """√x; in float32 the hardware's own, without the detour for denormal numbers."""
+    if x.dtype == tl.float64:
+        return tl.sqrt(x)
+    else:
+        return tl.inline_asm_elementwise("sqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+
+@triton.jit
+def _rsqrt(x):
+    """1/√x, likewise."""
+    if x.dtype == tl.float64:
+        return tl.rsqrt(x)
+    else:
+        return tl.inline_asm_elementwise("rsqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+
+@triton.jit
+def _reciprocal(x):
+    """1/x, likewise."""
+    if x.dtype == tl.float64:
+        return 1.0 / x
+    else:
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
 
 
 @triton.jit
@@ -17,11 +62,11 @@ def _normals(key, counter, step, stream):
     low = (step & 0x7FFFFFFF).to(tl.int32)
     high = (step >> 31).to(tl.int32)
     a, b, c, d = tl.philox(key, counter, zero + low, zero + high, zero + stream)
-    r0 = tl.sqrt(-2.0 * tl.log(((a >> 1).to(tl.float32) + 0.5) * 4.656612873077393e-10))
-    r1 = tl.sqrt(-2.0 * tl.log(((c >> 1).to(tl.float32) + 0.5) * 4.656612873077393e-10))
-    t0 = b.to(tl.int32, bitcast=True).to(tl.float32) * PI_OVER_2_31
-    t1 = d.to(tl.int32, bitcast=True).to(tl.float32) * PI_OVER_2_31
-    return r0 * tl.cos(t0), r0 * tl.sin(t0), r1 * tl.cos(t1), r1 * tl.sin(t1)
+    r0 = _sqrt(-2.0 * tl.log(((a >> 1).to(tl.float32) + 0.5) * 4.656612873077393e-10))
+    r1 = _sqrt(-2.0 * tl.log(((c >> 1).to(tl.float32) + 0.5) * 4.656612873077393e-10))
+    c0, s0 = _turn(b.to(tl.int32, bitcast=True).to(tl.float32) * 2.3283064365386963e-10)
+    c1, s1 = _turn(d.to(tl.int32, bitcast=True).to(tl.float32) * 2.3283064365386963e-10)
+    return r0 * c0, r0 * s0, r1 * c1, r1 * s1
 
 
 @triton.jit
@@ -35,45 +80,64 @@ def _pick(n0, n1, n2, n3, q: tl.constexpr):
 @triton.jit
 def _slowing(p, k, HYPERBOLIC: tl.constexpr):
     if HYPERBOLIC:
-        return tl.rsqrt(p * p * k + 1.0)
+        return _rsqrt(p * p * k + 1.0)
     else:
-        return p * 0.0 + 1.0
+        return 1.0
+
+
+@triton.jit
+def _expm1(x):
+    """e^x − 1 as in step.c: half the instructions of the library's, to a relative error near 1e-7."""
+    if x.dtype == tl.float64:
+        return libdevice.expm1(x)
+    else:
+        x = tl.minimum(tl.maximum(x, -87.0), 88.0)
+        n = libdevice.rint(x * 1.44269504)
+        r = (x - n * 0.693145752) - n * 1.42860677e-6
+        q = r * 0.000198992743 + 0.001394110843
+        q = q * r + 0.008333298483
+        q = q * r + 0.0416663529
+        q = q * r + 0.1666666672
+        q = q * r + 0.5000000047
+        q = (q * r + 1.0) * r
+        scale = ((n.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
+        return scale * q + (scale - 1.0)
 
 
 @triton.jit
 def _momentum(p, g, eta, alpha, beta, h, m, k, T, HYPERBOLIC: tl.constexpr, CORRECTED: tl.constexpr):
     r = _slowing(p, k, HYPERBOLIC)
     x = beta * r * h + 1e-30
-    e = libdevice.expm1(-x)
-    kick = -e / x * h
-    variance = kick * (e + 2.0) * alpha * m * T
-    new = p + p * e - g * kick + eta * tl.sqrt(variance)
+    e = _expm1(-x)
+    kick = -e * _reciprocal(x) * h
+    variance = kick * (e + 2.0) * alpha * (m * T)
+    new = p + p * e - g * kick + eta * _sqrt(variance)
     if HYPERBOLIC and CORRECTED:
-        change = (_slowing(new, k, HYPERBOLIC) - r) * beta * h * 0.5
-        new = new - new * (change / (tl.abs(change) + 1.0))
+        change = (_slowing(new, k, HYPERBOLIC) - r) * beta * (h * 0.5)
+        new = new - new * (change * _reciprocal(tl.abs(change) + 1.0))
     return new
 
 
 @triton.jit
-def _virial(p, m, k, HYPERBOLIC: tl.constexpr):
-    return p * p * _slowing(p, k, HYPERBOLIC) / m
+def _virial(p, inverse_mass, k, HYPERBOLIC: tl.constexpr):
+    return p * p * _slowing(p, k, HYPERBOLIC) * inverse_mass
 
 
 @triton.jit
-def _middle_virial(p, g, alpha, beta, h, m, k, T, HYPERBOLIC: tl.constexpr):
+def _middle_virial(p, g, alpha, beta, h, m, inverse_mass, k, T, HYPERBOLIC: tl.constexpr):
     r = _slowing(p, k, HYPERBOLIC)
     x = beta * r * h + 1e-30
-    e = libdevice.expm1(-x)
-    kick = -e / x * h
-    half = tl.sqrt(e + 1.0)
-    mean = p * half - g * (kick / (half + 1.0))
-    variance = kick * alpha * m * T
+    e = _expm1(-x)
+    kick = -e * _reciprocal(x) * h
+    half = _sqrt(e + 1.0)
+    mean = p * half - g * (kick * _reciprocal(half + 1.0))
+    variance = kick * alpha * (m * T)
     if HYPERBOLIC:
-        reach = tl.sqrt(variance * 3.0)
-        sides = _virial(mean - reach, m, k, HYPERBOLIC) + _virial(mean + reach, m, k, HYPERBOLIC)
-        return sides / 6.0 + _virial(mean, m, k, HYPERBOLIC) * (2.0 / 3.0)
+        reach = _sqrt(variance * 3.0)
+        sides = _virial(mean - reach, inverse_mass, k, HYPERBOLIC) + _virial(mean + reach, inverse_mass, k, HYPERBOLIC)
+        return sides * (1.0 / 6.0) + _virial(mean, inverse_mass, k, HYPERBOLIC) * (2.0 / 3.0)
     else:
-        return (mean * mean + variance) / m
+        return (mean * mean + variance) * inverse_mass
 
 
 @triton.jit
@@ -91,6 +155,7 @@ def step_kernel(
     key,
     shard,
     count,
+    every,
     KIND: tl.constexpr,
     HYPERBOLIC: tl.constexpr,
     CORRECTED: tl.constexpr,
@@ -128,11 +193,13 @@ def step_kernel(
     if STRANG:
         last = tl.load(last_address.to(tl.pointer_type(tl.float64))).to(STATE)
     mass = tl.load(values + 2).to(STATE)
+    inverse = 1.0 / mass
     scale = tl.load(values + 3).to(STATE)
     D = tl.load(values + 4).to(STATE)
     quiet_noise = tl.load(values + 5).to(STATE)
     inverse_inertia = tl.load(values + 6).to(STATE)
     step = tl.load(step_ptr)
+    measured = step % every == 0
     live = grad_address != 0
     if CHECKED:
         live = live & (tl.load(bad_step) != step)
@@ -163,56 +230,58 @@ def step_kernel(
                 square = tl.load(momentum + offset + at, mask=inside, other=0.0)
                 square = square * D + g * g * (1.0 - D)
                 tl.store(momentum + offset + at, square, mask=inside)
-                reach = h / (tl.sqrt(square) + inverse_inertia)
-            moved = eta * tl.sqrt(reach * 2.0 * T) - g * reach
+                reach = h * _reciprocal(_sqrt(square) + inverse_inertia)
+            moved = eta * _sqrt(reach * 2.0 * T) - g * reach
         else:
             p = tl.load(momentum + offset + at, mask=inside, other=0.0)
-            m = mass + p * 0.0
+            m = mass
+            inverse_mass = inverse
             k = scale
             if HAS_MASS:
-                # A per-element mass scales the tensor's own, which is 1 then.
-                each = tl.load(masses + offset + at, mask=inside, other=1.0)
-                m = m * each
+                # A per-element mass stands in for the tensor's own, which is 1 then.
+                m = tl.load(masses + offset + at, mask=inside, other=1.0)
+                inverse_mass = _reciprocal(m)
                 if HYPERBOLIC:
-                    k = scale / (each * each)
+                    k = scale * inverse_mass * inverse_mass
             if KIND == 2:
-                alpha = quiet_noise + p * 0.0
-                beta = D + p * 0.0
-                xi = p * 0.0
+                alpha = quiet_noise
+                beta = D
             else:
                 if SHARED:
-                    xi = tl.load(thermostat) + p * 0.0
+                    xi = tl.load(thermostat)
                 else:
                     xi = tl.load(thermostat + offset + at, mask=inside, other=0.0)
                 if KIND == 0:
                     alpha = tl.maximum(D - xi, 0.0)
                     beta = tl.maximum(xi, D)
                 else:
-                    alpha = D + p * 0.0
+                    alpha = D
                     beta = D + xi
             if STRANG:
                 eta2 = _pick(s0, s1, s2, s3, q).to(STATE)
                 p = _momentum(p, g, eta, alpha, beta, last * 0.5, m, k, T, HYPERBOLIC, CORRECTED)
-                reading = _virial(p, m, k, HYPERBOLIC)
+                if measured:
+                    kinetic += tl.where(inside, _virial(p, inverse_mass, k, HYPERBOLIC), 0.0)
                 p = _momentum(p, g, eta2, alpha, beta, h * 0.5, m, k, T, HYPERBOLIC, CORRECTED)
             else:
-                reading = _middle_virial(p, g, alpha, beta, h, m, k, T, HYPERBOLIC)
+                if measured:
+                    reading = _middle_virial(p, g, alpha, beta, h, m, inverse_mass, k, T, HYPERBOLIC)
+                    kinetic += tl.where(inside, reading, 0.0)
                 p = _momentum(p, g, eta, alpha, beta, h, m, k, T, HYPERBOLIC, CORRECTED)
             tl.store(momentum + offset + at, p, mask=inside)
             r = _slowing(p, k, HYPERBOLIC)
-            velocity = p * r / m
+            velocity = p * r * inverse_mass
             moved = velocity * h
             if KIND != 2:
-                warming = (velocity * velocity * m - r * r * r * T) * h * inverse_inertia
+                warming = (velocity * velocity * m - r * r * r * T) * (h * inverse_inertia)
                 if SHARED:
                     heat += tl.where(inside, warming, 0.0)
                 else:
                     tl.store(thermostat + offset + at, xi + warming, mask=inside)
-            kinetic += tl.where(inside, reading, 0.0)
         virial += theta * g
         tl.store(theta_ptr + at, (theta + moved).to(DTYPE), mask=inside)
 
-    if live:
+    if live & measured:
         total = tl.sum(kinetic.to(tl.float64))
         if KIND == 3:
             total = total + float("nan")
