@@ -1,17 +1,38 @@
 """Networks by name, the small fully connected one, and the measurements."""
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from atmc.errors import InputError
-from atmc.nn import MLP, ResNet, ResNetPP, build, mlp, top_eigenvalue
+from atmc.nn import MLP, ResNet, ResNetPP, build, convert, mlp, top_eigenvalue
 
 
 def test_names() -> None:
     assert isinstance(build("resnetpp", depth=8, width=4, classes=3, image_size=8, norm=None), ResNetPP)
     assert isinstance(build("resnet", depth=8, width=4, norm="frn", in_channels=1), ResNet)
     assert isinstance(build("mlp", depth=2, width=8, in_channels=1, image_size=8, norm=None), MLP)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnetpp", {"depth": 14, "width": 2, "classes": 3, "norm": "frn", "bias": "before", "branch_scale": "depth"}),
+        ("resnet", {"depth": 18, "width": 2, "in_channels": 1, "small_input": True, "activation": "silu"}),
+        ("mlp", {"depth": 2, "width": 5, "in_features": 7}),
+    ],
+)
+def test_a_network_remembers_how_it_was_made(name: str, options: dict) -> None:
+    model = build(name, **options)
+    made = json.loads(json.dumps(model.made_by))
+    twin = build(made["build"], **made["args"])
+    twin.load_state_dict(model.state_dict())
+    x = torch.randn(2, 7) if name == "mlp" else torch.randn(2, 1 if name == "resnet" else 3, 8, 8)
+    torch.testing.assert_close(twin.eval()(x), model.eval()(x))
+    assert twin.made_by == model.made_by
+    assert not hasattr(convert(model), "made_by")
 
 
 @pytest.mark.parametrize(

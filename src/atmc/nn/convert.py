@@ -50,6 +50,7 @@ def convert(model: nn.Module, example: Tensor | None = None, tolerance: float = 
     """
     converted = copy.deepcopy(model).eval()
     _refuse(converted)
+    converted.__dict__.pop("made_by", None)  # It is no longer what that call would build.
     graph = trace(converted)
     if graph is None:
         folds = folds_from_order(converted)

@@ -27,6 +27,9 @@ class MLP(nn.Module):
         if depth < 1 or width < 1:
             raise ValueError(f"depth and width must be at least 1, not {depth} and {width}")
         inputs = in_channels * image_size**2 if in_features is None else in_features
+        # The call of `build` that makes a network like this one: saved with its samples.
+        args = {"depth": depth, "width": width, "classes": classes, "in_features": inputs}
+        self.made_by = {"build": "mlp", "args": args}
         sizes = [inputs, *[width] * (depth - 1), classes]
         self.layers = nn.ModuleList(WNLinear(*pair) for pair in pairwise(sizes))
 

@@ -115,6 +115,16 @@ class ResNet(nn.Module):
         super().__init__()
         if norm not in ("bn", "frn"):
             raise ValueError(f"norm must be 'bn' or 'frn', not {norm!r}")
+        args: dict[str, Any] = {
+            "depth": depth,
+            "width": width,
+            "classes": classes,
+            "in_channels": in_channels,
+            "norm": norm,
+        }
+        args |= {"small_input": small_input, "shortcut": shortcut, "activation": activation}
+        # The call of `build` that makes a network like this one: saved with its samples.
+        self.made_by = {"build": "resnet", "args": args}
         shape = layout(depth, width, small_input)
         kind = shortcut or ("projection" if shape.imagenet else "pad")
         act = nn.ReLU() if (activation or ("relu" if norm == "bn" else "silu")) == "relu" else nn.SiLU()

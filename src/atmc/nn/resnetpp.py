@@ -3,8 +3,12 @@
 Why it looks as it does:
 - Every convolution is weight-normalised with scale 1: it keeps the mean square of its input, and passes back the sum
   of squares of its gradient. SELU's fixed point is mean 0, variance 1. Nothing at the start depends on data.
-- The last scale of a branch starts at a small constant (the paper's simplified Fixup; here 0.1): a stage of n blocks
-  ends at variance 1 + 0.01 n, and the gradient of the stream is nearly the identity's at any depth.
+- A branch starts small (the paper's simplified Fixup; here 0.1): a stage of n blocks ends at variance 1 + 0.01 n, and
+  the gradient of the stream is nearly the identity's at any depth. The small constant is a fixed factor on the branch
+  and not where its last scales start ("fixed", not "scale"): the same functions, but a step that moves a scale by 0.1
+  then changes the branch by a tenth and not by all of itself. With SGD of momentum 0.9 on digits, depth 56, width 4,
+  the fixed factor survived a learning rate of 1 from both starts tried; learned small scales blew up from both, and
+  from one of three at 0.4.
 - SELU comes before the addition's branch ("pre"): the identity path carries no nonlinearity. With SELU after the
   addition ("post") a stream with small branches is SELU applied again and again: positive values grow by 1.05 a block,
   negative ones collapse to -1.26 where the slope is ½, so that at depth 110 neither values nor gradients survive.
@@ -102,8 +106,8 @@ class ResNetPP(nn.Module):
     bias: "inner" (after every convolution of a branch but the last), "after" (the last too), "before" (before every
         activation), "scalar" (all of these, one number each, as Fixup), "none".
     shortcut: "projection", "pool-projection" (average-pooled first) or "pool-pad" (pooled, new channels zero).
-    branch_scale: where the last scale of a branch starts, or "depth" for 1/√blocks.
-    gain: how a branch is made small: "scale" (its last scales), "scalar" (one learned number), "fixed" (a constant).
+    branch_scale: how small a branch starts, or "depth" for 1/√blocks.
+    gain: what makes it small: "fixed" (a constant), "scale" (where its last scales start), "scalar" (a learned number).
     norm: None or "frn": filter response normalisation in the branches.
     """
 
@@ -119,7 +123,7 @@ class ResNetPP(nn.Module):
         bias: Bias = "inner",
         shortcut: Shortcut = "projection",
         branch_scale: float | Literal["depth"] = 0.1,
-        gain: Gain = "scale",
+        gain: Gain = "fixed",
     ) -> None:
         super().__init__()
         for name, value, allowed in (
@@ -131,6 +135,16 @@ class ResNetPP(nn.Module):
         ):
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, not {value!r}")
+        args: dict[str, Any] = {
+            "depth": depth,
+            "width": width,
+            "classes": classes,
+            "in_channels": in_channels,
+            "norm": norm,
+        }
+        args |= {"small_input": small_input, "order": order, "bias": bias, "shortcut": shortcut}
+        # The call of `build` that makes a network like this one: saved with its samples.
+        self.made_by = {"build": "resnetpp", "args": args | {"branch_scale": branch_scale, "gain": gain}}
         shape = layout(depth, width, small_input)
         small = len(shape.blocks) ** -0.5 if isinstance(branch_scale, str) else float(branch_scale)
         self.order: Order = order
