@@ -27,7 +27,7 @@ from atmc.posterior.advice import LEVELS, Advice, words
 from atmc.posterior.diagnostics import gain_of_doubling, mixing
 from atmc.posterior.doctor import doctor, examine
 from atmc.posterior.traces import Level, Trend
-from atmc.posterior.vitals import Vitals, noise_level
+from atmc.posterior.vitals import Vitals, last_ahead, noise_level
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -62,6 +62,7 @@ def well(seed: int = 0, draws: int = 20, examples: int = 400) -> Vitals:
         scores=metrics.summary(probs, labels),
         bins=metrics.calibration_bins(mean, labels),
         doubling=gain_of_doubling(probs, labels),
+        last_ahead=last_ahead(probs, labels),
     )
 
 
@@ -146,8 +147,8 @@ def test_a_drifting_chain_and_disagreeing_chains_are_found() -> None:
 def test_scores_that_tell_of_trouble() -> None:
     v = healthy()
     assert v.scores is not None
-    late = {**v.scores, "single": {**v.scores["single"], "nll": 0.5 * v.scores["predictive"]["nll"]}}
-    assert find(healthy(scores=late), "last sample alone").level == "warning"
+    assert find(healthy(last_ahead=(0.3, 0.02)), "last sample alone").level == "warning"
+    assert "last sample alone" not in " ".join(titles(healthy(last_ahead=(0.3, 0.2))))  # could well be chance
     same = {**v.scores, "mean_single": v.scores["predictive"], "single": v.scores["predictive"]}
     assert find(healthy(scores=same), "next to nothing").level == "note"
 
@@ -162,6 +163,16 @@ def test_calibration_is_judged(power: float, says: str) -> None:
     if says == "underconfident":
         learning = healthy(bins=bins, drift=Trend(-0.05, -0.9, 1e-5, 20))
         assert "falling loss first" in find(learning, says).action
+
+
+def test_the_last_sample_is_compared_example_by_example() -> None:
+    rng = np.random.default_rng(3)
+    probs = softmax(rng.normal(size=(4, 50, 3)))
+    labels = rng.integers(3, size=50)
+    mean, error = last_ahead(probs, labels)
+    assert mean == pytest.approx(metrics.nll(probs.mean(0), labels) - metrics.nll(probs[-1], labels))
+    gaps = np.log(probs[-1][np.arange(50), labels]) - np.log(probs.mean(0)[np.arange(50), labels])
+    assert error == pytest.approx(gaps.std(ddof=1) / np.sqrt(50))
 
 
 def test_an_optimiser_is_no_chain() -> None:

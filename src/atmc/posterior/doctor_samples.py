@@ -69,11 +69,13 @@ def averaging(v: Vitals) -> list[Advice]:
         f"On {v.split} the NLL is {single:.3f} for one sample on average "
         f"and {average:.3f} for all {v.samples} together."
     )
-    last = v.scores["single"]["nll"]
-    if last < 0.98 * average:
-        evidence += f" The last sample alone has {last:.3f}: early samples drag the average down."
+    ahead, error = v.last_ahead
+    if ahead > 0.02 * average and ahead > 3 * error:
+        last = v.scores["single"]["nll"]
+        evidence += f" The last sample alone has {last:.3f}, less by {ahead:.3f} ± {error:.3f}: early ones do harm."
         action = "Drop the early samples (posterior[k:]) or lengthen schedule.burn_in_epochs."
-        return [Advice("warning", "The last sample alone is better than the average", evidence, action, "certain")]
+        title = "The last sample alone is better than the average"
+        return [Advice("warning", title, evidence, action, "almost certain")]
     if single - average < 0.01 * single:
         evidence += " The samples say the same."
         action = "Raise the temperature towards 1 or lengthen the cycles, if more diversity is wanted."

@@ -17,7 +17,7 @@ from atmc.posterior import traces
 from atmc.posterior.calibration import CalibrationBins
 from atmc.posterior.diagnostics import Mixing, gain_of_doubling, mixing
 from atmc.posterior.geometry import cosine_distances, neighbour_ratio
-from atmc.posterior.metrics import calibration_bins, predictive, summary
+from atmc.posterior.metrics import calibration_bins, nll_each, predictive, summary
 
 if TYPE_CHECKING:
     from atmc.chain.rundir import RunDir
@@ -57,6 +57,7 @@ class Vitals:
     scores: dict[str, Any] | None = None  # `metrics.summary`
     bins: CalibrationBins | None = None
     doubling: tuple[float, float] = (NAN, NAN)
+    last_ahead: tuple[float, float] = (NAN, NAN)  # NLL of all less that of the last sample: mean, standard error
 
     @property
     def samples_weights(self) -> bool:
@@ -140,7 +141,15 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
         scores=summary(probs, labels),
         bins=calibration_bins(predictive(probs), labels),
         doubling=gain_of_doubling(probs, labels),
+        last_ahead=last_ahead(probs, labels),
     )
+
+
+def last_ahead(probs: Any, labels: Any) -> tuple[float, float]:
+    """How much lower the last sample's NLL is than the predictive's: mean over examples of the paired differences, and
+    its standard error sd/√N. Positive where averaging over the earlier samples does harm."""
+    gap = nll_each(predictive(probs), labels) - nll_each(probs[-1], labels)
+    return float(gap.mean()), float(gap.std(ddof=1) / np.sqrt(gap.size)) if gap.size > 1 else NAN
 
 
 def stored_labels(run: RunDir, split: str) -> Any:
