@@ -48,6 +48,11 @@ class Reading:
 
         if split not in ("test", "validation", "train"):
             raise InputError(f"--split {split}: choose test, validation or train")
+        if self.recipe.data.name == "tensors":
+            raise InputError(
+                f"{self.path} was made from tensors, whose labels are not here: use "
+                "atmc.Posterior.from_run(run, model).evaluate(x, y) in Python"
+            )
         if split == "validation" and self.recipe.data.validation == 0:
             raise InputError(f"{self.path} held nothing out for validation: choose --split test")
         data = load_data(replace(self.recipe, run=replace(self.recipe.run, evaluate=[split]))).evaluate[split]
