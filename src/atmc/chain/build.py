@@ -51,12 +51,16 @@ def start_weights(model: nn.Module, recipe: Recipe, chain: int) -> nn.Module:
     return own
 
 
-def build_prior(recipe: Recipe, model: nn.Module) -> Any:
-    """The prior of every parameter (a `PriorSet`), or None for `prior = "none"`."""
+def build_prior(recipe: Recipe, model: nn.Module, rule: Any = None) -> Any:
+    """The prior of every parameter (a `PriorSet`), or None for `prior = "none"`; `rule` is the user's own."""
     from atmc.target import priors
 
     if recipe.target.prior == "none":
         return None
+    if rule is not None:
+        return rule.assign(model)
+    if recipe.target.prior == "custom":
+        raise InputError('target.prior = "custom" needs the rule itself: pass it to atmc.sample as prior=')
     return priors.build(recipe.target.prior, recipe.target.prior_scale).assign(model)
 
 

@@ -49,16 +49,19 @@ class Chain:
         feed: Batches,
         device: torch.device,
         world: World,
+        rule: Any = None,
     ) -> None:
         self.number, self.recipe, self.schedule, self.device, self.world = number, recipe, schedule, device, world
         self.likelihood = build_likelihood(recipe)
         splits = data.evaluate if world.writes else {}
         self.evaluator = Evaluator(model, self.likelihood, splits, device, recipe.run.evaluate_batch)
-        self.model = model.to(device).train()
+        self.model = model.to(device)
+        if recipe.sampler.name == "sgd" or recipe.model.name != "custom":
+            self.model.train()  # a user's network is sampled in the modes it has: its BatchNorm may be frozen
         compile_blocks: Any = getattr(self.model, "compile_blocks", None)
         if recipe.run.compile and device.type == "cuda" and compile_blocks is not None:
             compile_blocks()
-        self.prior = build_prior(recipe, self.model)
+        self.prior = build_prior(recipe, self.model, rule)
         # A recorded step reads the host's batches from a fixed address; on a CPU every kind is simply asked.
         self.feed: Feed = feed if feed.capturable or device.type == "cpu" else HandedOver(feed)
         self.clock = Clock(schedule, device)

@@ -13,10 +13,15 @@ from atmc.chain.settings import Recipe
 def numerics(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Deterministic kernels where the recipe asks for them; else the fastest convolutions for fixed shapes.
 
-    A CPU run is deterministic as it is, and nothing is switched: torch's own switch takes seconds to import.
+    A CPU run is deterministic as it is, for a given number of threads: torch's own switch would take seconds to import.
     """
     if device.type != "cuda":
-        yield
+        threads = torch.get_num_threads()
+        torch.set_num_threads(recipe.run.threads or threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
         return
     exact = recipe.run.deterministic
     cudnn = torch.backends.cudnn

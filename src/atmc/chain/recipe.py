@@ -87,6 +87,12 @@ def _set(values: dict[str, Any], override: str) -> None:
     place[last] = value
 
 
+def without_unset(values: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's values as a file would hold them: keys that are not set are left out."""
+    kept = {key: value for key, value in values.items() if value is not None}
+    return {key: without_unset(value) if isinstance(value, dict) else value for key, value in kept.items()}
+
+
 def recipe_to_toml(recipe: Recipe) -> str:
     """The resolved recipe: every key with its value, what is not set as a comment."""
     lines: list[str] = []

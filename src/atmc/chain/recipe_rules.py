@@ -44,6 +44,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule.warm_start_momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "schedule.temperature_ramp_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.explore_fraction": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "run.threads": (lambda v: v >= 1, "at least 1"),
     "run.checkpoint_minutes": (lambda v: v > 0, "above 0"),
     "run.log_steps": (lambda v: v >= 0, "at least 0"),
     "run.max_rollbacks": (lambda v: v >= 0, "at least 0"),

@@ -53,11 +53,12 @@ def run(
     *,
     model: nn.Module | None = None,
     data: RunData | None = None,
+    prior: Any = None,
 ) -> RunResult:
     """Run `recipe` in the folder `out`, or go on with it there.
 
-    `time_budget` (seconds, of this call) ends it with a checkpoint. `progress` None says nothing. `model` and `data`
-    stand in for those that the recipe names: for a network or tensors of the user's own.
+    `time_budget` (seconds, of this call) ends it with a checkpoint. `progress` None says nothing. `model`, `data`
+    and `prior` (a rule) stand in for those that the recipe names: for a network or tensors of the user's own.
     """
     began = time.monotonic()
     check_recipe(recipe)
@@ -70,7 +71,7 @@ def run(
             stack.enter_context(RunLock(folder))
         stack.enter_context(numerics(recipe, device))
         teller = choose_progress() if progress == "auto" else progress or Progress()
-        runner = Runner(recipe, folder, device, world, model, data, teller)
+        runner = Runner(recipe, folder, device, world, model, data, prior, teller)
         stack.callback(runner.close)
         with _signals(runner):
             status = runner.run(None if time_budget is None else began + time_budget)
@@ -89,6 +90,7 @@ class Runner:
         world: World,
         model: nn.Module | None,
         data: RunData | None,
+        prior: Any,
         progress: Progress,
     ) -> None:
         self.recipe, self.world, self.stop_asked = recipe, world, False
@@ -111,7 +113,7 @@ class Runner:
             else:
                 own = first if position == 0 else build_model(recipe, data.train.shape, data.classes, number)
             batches = feed if position == 0 else feed.with_seed(chain_seed(recipe.seed, number, "order"))
-            chain = Chain(number, recipe, schedule, data, own, batches, device, world)
+            chain = Chain(number, recipe, schedule, data, own, batches, device, world, prior)
             store = ChainStore.open(folders[number], number) if world.writes else None
             self.keepers.append(Keeper(chain, store, folders[number], self.progress))
         done = min(keeper.begin() for keeper in self.keepers)

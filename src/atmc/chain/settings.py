@@ -46,7 +46,9 @@ class TargetSection:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    prior: Literal["resnetpp", "gaussian", "gaussian-fan-in", "laplace", "student-t", "horseshoe", "none"] = "resnetpp"
+    prior: Literal["resnetpp", "gaussian", "gaussian-fan-in", "laplace", "student-t", "horseshoe", "custom", "none"] = (
+        "resnetpp"
+    )
     prior_scale: float | None = None  # b of the group Laplace (the paper has 5), or the prior's scale
     likelihood: Literal["categorical", "noisy-dirichlet", "dirclip", "gaussian"] = "categorical"
     likelihood_options: dict[str, Any] = field(default_factory=dict)
@@ -110,6 +112,7 @@ class RunSection:
 
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     precision: Literal["float32", "bf16"] = "float32"  # of activations; states are always float32
+    threads: int | None = None  # CPU threads; small networks are fastest, and always reproducible, with 1
     compile: bool = False
     deterministic: bool = False
     parallel: Literal["auto", "chains", "data"] = "auto"  # what torchrun's processes share

@@ -1,0 +1,172 @@
+"""`atmc.sample` on networks and data of one's own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from atmc import likelihoods, priors
+from atmc.chain.api import default_recipe, sample
+from atmc.chain.rundir import RunDir
+from atmc.data import ImageData
+from atmc.errors import InputError, RunError
+from atmc.nn import mlp
+
+
+def moons(n: int = 200, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two interleaved half circles."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 2
+    angle = torch.rand(n, generator=generator) * torch.pi
+    x = torch.stack([torch.cos(angle), torch.sin(angle)], 1)
+    x[y == 1] = torch.tensor([1.0, 0.4]) - x[y == 1]
+    return x + 0.1 * torch.randn(n, 2, generator=generator), y
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
+
+
+def test_three_lines(tmp_path: Path) -> None:
+    x, y = moons()
+    model = network()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    posterior = sample(model, (x, y), recipe="atmc", epochs=60, out=tmp_path / "mine", progress=None)
+    prediction = posterior.predict(moons(seed=1)[0])
+    assert len(posterior) >= 10
+    assert float((torch.as_tensor(prediction.label) == y).double().mean()) > 0.9
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    found = RunDir.open(tmp_path / "mine")
+    assert found.recipe.model.name == "custom"
+    with pytest.raises(InputError, match=r"Sequential.*pass it as model="):
+        found.model()
+
+
+def test_the_same_call_goes_on_with_the_run(tmp_path: Path) -> None:
+    x, y = moons()
+    whole = sample(network(), (x, y), epochs=20, out=tmp_path / "whole", progress=None)
+    with pytest.raises(RunError, match="time_budget"):
+        sample(network(), (x, y), epochs=20, out=tmp_path / "run", time_budget=1e-3, progress=None)
+    posterior = sample(network(), (x, y), epochs=20, out=tmp_path / "run", progress=None)
+    assert len(posterior) == len(whole)
+    for k in range(len(whole)):
+        assert all(torch.equal(posterior.state(k)[name], tensor) for name, tensor in whole.state(k).items())
+
+
+def test_without_a_folder_the_samples_are_in_memory() -> None:
+    x, y = moons(60)
+    posterior = sample(network(), (x.numpy().astype(np.float64), y.numpy()), epochs=4, chains=2, progress=None)
+    assert set(posterior.chains) == {0, 1}
+    starts = {k: posterior.chains.index(k) for k in (0, 1)}
+    first, second = (posterior.state(i)["0.weight"] for i in starts.values())
+    assert (first - second).abs().max() > 0.1  # the second chain begins elsewhere
+    assert posterior.predict(x).probs.shape == (60, 2)
+
+
+def test_regression_from_floating_labels() -> None:
+    x = torch.linspace(-1, 1, 80)[:, None]
+    y = torch.sin(3 * x)
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+    posterior = sample(model, (x, y), epochs=100, likelihood=likelihoods.Gaussian(0.1), test=(x, y), progress=None)
+    mean = torch.stack([member(x).detach() for member in posterior]).mean(0)
+    assert float((mean - y).square().mean().sqrt()) < 0.3
+
+
+@pytest.mark.parametrize("name", ["sgnht", "sghmc", "sgld", "sgd"])
+def test_other_samplers_by_name(name: str) -> None:
+    x, y = moons()
+    posterior = sample(network(), (x, y), recipe=name, epochs=30, progress=None)
+    assert len(posterior) == 1 if name == "sgd" else len(posterior) > 5
+    assert float((torch.as_tensor(posterior.predict(x).label) == y).double().mean()) > 0.75
+
+
+def test_own_prior_likelihood_and_overrides(tmp_path: Path) -> None:
+    x, y = moons()
+    rule = priors.gaussian(0.5).override(priors.Laplace(1.0), name="bias")
+    sample(
+        network(),
+        ImageData.from_tensors(x, y),
+        epochs=4,
+        out=tmp_path / "run",
+        prior=rule,
+        likelihood=likelihoods.NoisyDirichlet(0.1),
+        temperature=0.5,
+        overrides=["sampler.inertia=0.01", "run.threads=1"],
+        test=moons(50, 3),
+        progress=None,
+    )
+    recipe = RunDir.open(tmp_path / "run").recipe
+    assert (recipe.target.prior, recipe.target.likelihood) == ("custom", "noisy-dirichlet")
+    assert recipe.target.likelihood_options == {"alpha_eps": 0.1}
+    assert (recipe.sampler.temperature, recipe.sampler.inertia) == (0.5, 0.01)
+    assert RunDir.open(tmp_path / "run").predictions("test").shape[1:] == (50, 2)
+
+
+def test_a_recipe_file_and_a_named_data_set(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[sampler]\nname='sghmc'\nspeed=3e-3\nmomentum=0.9\n[schedule]\nepochs=2\ncycle_epochs=1\n")
+    model = mlp(2, 8, 10, 1, 8)
+    posterior = sample(model, "digits", recipe=file, out=tmp_path / "run", progress=None)
+    assert len(posterior) == 2
+    assert RunDir.open(tmp_path / "run").predictions("test").shape == (2, 500, 10)
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(nn.functional.dropout(x, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), "BatchNorm1d in training mode"),
+        (nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 2)), "Dropout"),
+        (Functional(), "noise"),
+        (nn.Sequential(nn.Linear(3, 2)), r"does not take examples of shape \[2\]"),
+        (nn.Sequential(nn.Linear(2, 1)), "label 1 .* out of range"),
+    ],
+)
+def test_networks_that_cannot_be_sampled_are_named(model: nn.Module, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        sample(model, moons(), epochs=2, progress=None)
+    assert "\n" not in str(caught.value)
+
+
+def test_frozen_batchnorm_can_be_sampled_and_stays_frozen() -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).eval()
+    posterior = sample(model, moons(), epochs=2, progress=None)
+    assert torch.equal(posterior.state(0)["1.running_mean"], torch.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ((torch.zeros(3, 2), torch.zeros(2, dtype=torch.long)), "3 inputs and 2 labels"),
+        ((torch.full((4, 2), float("nan")), torch.zeros(4, dtype=torch.long)), "NaN"),
+        (5, "must be"),
+        ("digitz", "digits"),
+    ],
+)
+def test_data_that_make_no_sense(data: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sample(network(), data, epochs=2, progress=None)
+
+
+def test_defaults_scale_with_the_data() -> None:
+    small, large = default_recipe("atmc", 100), default_recipe("atmc", 50_000)
+    assert small.data.batch_size == 6
+    assert large.data.batch_size == 64
+    assert small.sampler.speed is not None
+    assert large.sampler.speed is not None
+    assert small.sampler.speed**2 * 100 == pytest.approx(large.sampler.speed**2 * 50_000)
+    for epochs in (1, 2, 3, 7, 50, 100):
+        plan = default_recipe("atmc", 1000, epochs).schedule
+        assert plan.burn_in_epochs < epochs
