@@ -48,7 +48,7 @@ def load_data(recipe: Recipe) -> RunData:
         elif split == "validation" and held is not None:
             splits[split] = held
         else:
-            splits[split] = _get(section.test_name or section.name, split, section.root)
+            splits[split] = _get(section.name, split, section.root)
     return RunData(whole, splits)
 
 

@@ -19,7 +19,6 @@ class DataSection:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     name: str = "digits"  # a name that `atmc data list` knows, or folder:PATH, shards:GLOB, synthetic:…
-    test_name: str | None = None  # where the test split lives elsewhere (shards); otherwise the split of `name`
     root: str | None = None  # where data sets are kept; otherwise the ATMC_DATA variable or the cache folder
     batch_size: int = 128  # over all processes of a data-parallel chain
     augment: Literal["none", "crop", "flip", "crop-flip", "resized-crop-flip"] = "none"
