@@ -73,10 +73,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results/networks"))
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--pairs", nargs="*", default=list(PAIRS), help="which pairs to run")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     rows: list[dict[str, Any]] = []
-    for pair, shape in PAIRS.items():
+    for pair in options.pairs:
+        shape = PAIRS[pair]
         steps = {name: captured(name, **shape) for name in ("resnetpp", "resnet")}
         repeats = 50 if shape["size"] == 32 else 5
         times: dict[str, list[float]] = {name: [] for name in steps}
