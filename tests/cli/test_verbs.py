@@ -104,6 +104,18 @@ def test_report_of_two_runs_with_strangers(runs, tmp_path):
     fails("report", "nowhere", match="no run")
 
 
+def test_the_table_fits_a_narrow_terminal(runs, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then believes that it speaks to a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = atmc("report", *runs, "--out", "r.html").out
+    rows = [line for line in narrow.splitlines() if "ATMC (" in line]
+    assert any("ATMC (posterior predictive)" in line for line in rows)
+    assert "Epochs" not in narrow
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "Epochs" in atmc("report", *runs, "--out", "r.html").out
+
+
 def test_two_runs_of_one_recipe_are_told_apart(tiny, tmp_path):
     shutil.copytree(tiny, tmp_path / "again")
     page = tmp_path / "r.html"

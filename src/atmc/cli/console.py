@@ -83,19 +83,33 @@ def working(message: str) -> Iterator[None]:
         timer.cancel()
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[Sequence[bool]] | None = None) -> None:
-    """A table with plain rules; wide enough for its words, whatever the terminal says when there is none."""
+def width() -> int:
+    """Columns that may be filled; plenty where the output is no terminal, so that nothing is cut in a file."""
+    from rich.console import Console
+
+    console = Console()
+    return console.width if console.is_terminal else 200
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    bold: Sequence[Sequence[bool]] | None = None,
+    left: Sequence[int] = (0,),
+) -> None:
+    """A table without rules. Columns named in `left` hold words and may wrap; the others hold numbers and may not."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     for i, heading in enumerate(headings):
-        made.add_column(Text(heading), justify="left" if i == 0 else "right", no_wrap=i > 0, overflow="fold")
+        words = i in left
+        least = min(24, max(len(row[i]) for row in rows)) if words and rows else None
+        made.add_column(
+            Text(heading), justify="left" if words else "right", no_wrap=not words, overflow="fold", min_width=least
+        )
     for r, row in enumerate(rows):
         strong = bold[r] if bold is not None else [False] * len(row)
         made.add_row(*(Text(printable(c), style="bold" if b else "") for c, b in zip(row, strong, strict=True)))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=200)
-    console.print(made)
+    Console(highlight=False, width=width()).print(made)

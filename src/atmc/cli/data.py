@@ -24,8 +24,9 @@ def data_list(*, as_json: bool) -> int:
     for info in infos:
         shape = "–" if info.shape is None else " × ".join(str(n) for n in info.shape)
         sizes = "–" if info.train is None else f"{info.train:,} / {'–' if info.test is None else f'{info.test:,}'}"
-        rows.append((info.name, sizes, shape, info.state, info.summary))
-    table(("name", "train / test", "shape", "state", "what it is"), rows)
+        name = info.detail if info.state == "pattern" else info.name
+        rows.append((name, sizes, shape, "" if info.state == "pattern" else info.state, info.summary))
+    table(("name", "train / test", "shape", "state", "what it is"), rows, left=(0, 3, 4))
     missing = next((info.name for info in infos if info.state == "absent"), None)
     next_step(command("atmc", "data", "get", missing) if missing else "atmc sample digits-atmc")
     return 0
@@ -53,8 +54,21 @@ def data_get(name: str, *, source: str | None, root: Path | None, as_json: bool)
         emit({"name": name, "path": None if where is None else str(where)})
         return 0
     say(f"{name} needs no fetching." if where is None else f"{name} is here and verified: {printable(where)}")
-    next_step(command("atmc", "sample", f"{name}-atmc"))
+    next_step(_sample_it(name))
     return 0
+
+
+def _sample_it(name: str) -> str:
+    """A command that samples with this data set: its own recipe where one ships, the demo's otherwise."""
+    from atmc.chain.recipe import find_recipe
+
+    for recipe in (f"{name}-atmc", f"{name}/atmc"):
+        try:
+            find_recipe(recipe)
+        except InputError:
+            continue
+        return command("atmc", "sample", recipe)
+    return command("atmc", "sample", "digits-atmc", "--set", f"data.name={name}", "--out", f"runs/{name}")
 
 
 def _progress() -> Callable[[str, int, int | None], None]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from atmc.cli.console import table
+from atmc.cli.console import table, width
 
 if TYPE_CHECKING:
     from atmc.report.facts import ReportData
+
+
+SHORT = ("Setup", "T", "Augm.", "Acc. %", "NLL", "Brier", "ECE", "K", "Epochs", "Time")
+ROOM = 96  # columns of a terminal that take the whole table; below, epochs and time are left to the report
 
 
 def print_table(data: ReportData) -> None:
@@ -16,13 +20,14 @@ def print_table(data: ReportData) -> None:
 
     rows = rows_of.rows(data.runs)
     best = rows_of.best(rows)
+    shown = len(SHORT) if width() >= ROOM else len(SHORT) - 2
     strong = []
     for row in rows:
-        marks = [False] * len(rows_of.HEADINGS)
+        marks = [False] * len(SHORT)
         for at, score in enumerate(rows_of.SCORES, start=3):
             marks[at] = rows_of.is_best(row, score, best)
-        strong.append(marks)
-    table(rows_of.HEADINGS, [rows_of.cells(row) for row in rows], strong)
+        strong.append(marks[:shown])
+    table(SHORT[:shown], [rows_of.cells(row)[:shown] for row in rows], strong)
 
 
 def print_scores(summary: dict[str, Any]) -> None:

@@ -1,0 +1,54 @@
+"""The demo's whole story, with recipes of the same names that take seconds (a folder `recipes` here comes first)."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import RECIPE, SGD
+from shell import atmc, fails
+
+
+@pytest.fixture
+def short(tmp_path):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "digits-atmc.toml").write_text(RECIPE.replace('"tiny"', '"digits-atmc"'))
+    (folder / "digits-sgd.toml").write_text(SGD.replace('"tiny-sgd"', '"digits-sgd"'))
+
+
+def test_the_demo_tells_its_story_once_and_again(short):
+    result = atmc("demo")
+    assert result.code == 0, result.err
+    for word in ("ATMC (posterior predictive)", "SGD", "letters", "scrambled", "noise", "all but certain", "AUROC"):
+        assert word in result.out, word
+    page = Path("atmc-demo/report.html")
+    assert str(page.resolve()) in result.out
+    text = page.read_text()
+    assert "digits-atmc" in text
+    assert "Images from elsewhere" in text
+    assert "Next: atmc predict atmc-demo/atmc IMAGE.png" in result.out
+    assert "folder:YOUR_IMAGES" in result.out
+    samples = [p.stat().st_mtime_ns for p in sorted(Path("atmc-demo").rglob("samples/*"))]
+    again = json.loads(atmc("demo", "--json").out)
+    assert samples == [p.stat().st_mtime_ns for p in sorted(Path("atmc-demo").rglob("samples/*"))]
+    assert [run["name"] for run in again["runs"]] == ["digits-atmc", "digits-sgd"]
+    assert set(again["runs"][0]["strangers"]) == {"letters", "scrambled", "noise"}
+    fails("demo", "--seed", "5", match="seed")
+
+
+def test_a_file_in_the_way_is_named(short):
+    Path("taken").write_text("mine")
+    fails("demo", "--out", "taken", match="taken is a file")
+    assert Path("taken").read_text() == "mine"
+
+
+def test_the_recipes_of_the_demo_are_there():
+    """Without a folder of one's own, those that ship are found and are what the demo says they are."""
+    from atmc.chain.recipe import load_recipe
+    from atmc.cli.demo import RECIPES
+
+    loaded = {name: load_recipe(source) for name, source in RECIPES}
+    assert loaded["atmc"].sampler.name == "atmc"
+    assert loaded["sgd"].sampler.name == "sgd"
+    assert loaded["atmc"].data.name == loaded["sgd"].data.name == "digits"
+    assert loaded["atmc"].model == loaded["sgd"].model, "the comparison is of one network"
