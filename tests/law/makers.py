@@ -22,7 +22,7 @@ KIND = {"ATMC": "atmc", "SGNHT": "nose-hoover", "SGHMC": "none"}
 
 
 class Real:
-    """The library's sampler on one parameter, each row of which is a chain."""
+    """The library's sampler on one parameter, each row of which is a chain; on any device, seen from the CPU."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
@@ -30,24 +30,24 @@ class Real:
 
     @property
     def theta(self) -> Tensor:
-        return self.param.detach()
+        return self.param.detach().cpu()
 
     @property
     def momentum(self) -> Tensor:
-        return self.sampler.state[self.param]["momentum"]
+        return self.sampler.state[self.param]["momentum"].cpu()
 
     @property
     def thermostat(self) -> Tensor:
-        return self.sampler.state[self.param]["thermostat"]
+        return self.sampler.state[self.param]["thermostat"].cpu()
 
     def step(self, gradient: Tensor) -> None:
-        self.param.grad = gradient
+        self.param.grad = gradient.to(self.param.device)
         self.sampler.step()
 
 
 def sampler(settings: Settings, theta: Tensor, seed: int = 0, **options: Any) -> Sampler:
     """The library's sampler with these settings."""
-    s, params = settings, [torch.nn.Parameter(theta.clone())]
+    s, params = settings, [torch.nn.Parameter(theta.clone().to(options.pop("device", "cpu")))]
     # A chain that explodes is for the harness to judge, not for the input check to stop.
     options = {"seed": seed, "nonfinite": "ignore"} | options
     if s.sampler == "SGLD":

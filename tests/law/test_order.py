@@ -24,6 +24,12 @@ def test_the_bias_is_of_second_order(settings: Settings) -> None:
     assert not measured.allows(2.0), str(measured)
 
 
+def test_the_papers_step_is_not() -> None:
+    """With a friction frozen over the step, under a hyperbolic K: the same test, which this one must fail."""
+    measured = order(real, Settings("SGHMC", h=0.1, d=5.0, c=1.0, friction="frozen"), rows=8192, time=60.0)
+    assert not measured.allows(4.0), str(measured)
+
+
 def test_the_exact_discrete_laws_are_of_second_order() -> None:
     """The closed forms that other tests lean on, by halving: no Monte-Carlo error at all."""
     for law in (atmc_harmonic, sghmc_harmonic):

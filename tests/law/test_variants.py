@@ -114,7 +114,7 @@ def test_rmsprop_tends_to_the_law_as_its_average_slows() -> None:
     """Pre-conditioned SGLD leaves out a term of order 1 − decay: extrapolated to 0, only Euler's own bias remains.
 
     With M = 1/√v and v = k²Var θ the exact law of that is k Var θ = 1/(1 − hMk/2). At the usual decay of 0.99 the
-    variances are 10 % to 18 % too large: an approximate law, as its documentation says, and here is by how much.
+    variances are 5 % to 16 % larger than that: an approximate law, as its documentation says.
     """
     h = 0.05
     at_998, at_999 = _rmsprop(0.998, h), _rmsprop(0.999, h)
