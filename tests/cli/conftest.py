@@ -8,40 +8,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-RECIPE = """
-name = "tiny"
-seed = 1
-
-[data]
-name = "digits"
-batch_size = 100
-validation = 97
-
-[model]
-name = "resnetpp"
-depth = 8
-width = 2
-
-[sampler]
-name = "atmc"
-lr = 1e-3
-speed = 3e-3
-momentum = 0.9
-temperature = 0.1
-
-[schedule]
-epochs = 4
-cycle_epochs = 1
-burn_in_epochs = 1
-
-[run]
-device = "cpu"
-evaluate = ["test", "validation"]
-"""
-SGD = RECIPE.replace('"tiny"', '"tiny-sgd"').replace("speed = 3e-3\n", "").replace("temperature = 0.1\n", "")
-SGD = SGD.replace('name = "atmc"', 'name = "sgd"').replace("lr = 1e-3", "lr = 0.05")
-SGD = SGD.replace("cycle_epochs = 1\nburn_in_epochs = 1\n", 'kind = "cosine"\n')
-
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
@@ -55,6 +21,7 @@ def _elsewhere(tmp_path, monkeypatch):
 def runs(tmp_path_factory):
     """A sampled run and an optimised one."""
     from shell import atmc
+    from tiny_recipes import RECIPE, SGD
 
     folder = tmp_path_factory.mktemp("runs")
     made = []

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import RECIPE, SGD
 from shell import atmc, fails
+from tiny_recipes import RECIPE, SGD
 
 
 @pytest.fixture

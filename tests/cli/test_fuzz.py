@@ -6,10 +6,10 @@ import time
 
 import pictures
 import pytest
-from conftest import RECIPE
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from shell import atmc, fingerprint
+from tiny_recipes import RECIPE
 
 # Shrinking is for people at a desk; here a failing example is enough, and the budget is seconds.
 QUICK = {

@@ -5,9 +5,9 @@ import shlex
 from pathlib import Path
 
 import numpy as np
-from conftest import RECIPE
 from PIL import Image
 from shell import atmc
+from tiny_recipes import RECIPE
 
 
 def pictures_of(folder, count=40):

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import RECIPE
 from shell import atmc, fails, fingerprint
+from tiny_recipes import RECIPE
 
 LONG = RECIPE.replace("epochs = 4", "epochs = 4000").replace("cycle_epochs = 1\n", "cycle_epochs = 2000\n")
 

@@ -9,6 +9,7 @@ import pictures
 import pytest
 from PIL import Image
 from shell import atmc, fails, fingerprint
+from tiny_recipes import RECIPE, SGD
 
 
 def test_evaluate_has_the_agreed_json(tiny):
@@ -121,6 +122,20 @@ def test_two_runs_of_one_recipe_are_told_apart(tiny, tmp_path):
     page = tmp_path / "r.html"
     assert atmc("report", tiny, "again", "--out", page).code == 0
     assert ">again<" in page.read_text().replace("</i>again", "</i>>again")
+
+
+def test_several_chains_and_ensembles_are_reported(tmp_path):
+    for name, text in (("pair", RECIPE), ("ensemble", SGD)):
+        Path(f"{name}.toml").write_text(
+            text.replace("seed = 1", "seed = 1\nchains = 2").replace("epochs = 4", "epochs = 2")
+        )
+        assert atmc("sample", f"{name}.toml", "--out", name).code == 0
+    result = atmc("report", "pair", "ensemble", "--json")
+    assert result.code == 0, result.err
+    rows = {row["row"]: row for row in json.loads(result.out)["rows"]}
+    assert rows["ATMC (posterior predictive)"]["samples"] == 2
+    assert rows["SGD (ensemble)"]["samples"] == 2
+    assert atmc("doctor", "pair").code == 0
 
 
 def test_doctor(tiny):

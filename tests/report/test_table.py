@@ -20,6 +20,11 @@ def test_rows_name_sample_predictive_and_optimiser():
     assert [row.temperature for row in rows] == [1.0, 1.0, None]
 
 
+def test_an_ensemble_of_trained_networks_is_not_called_a_posterior():
+    rows = table.rows((run(method="SGD", samples=4, temperature=None),))
+    assert [row.row for row in rows] == ["SGD (one network)", "SGD (ensemble)"]
+
+
 def test_temperature_scaling_is_a_row_of_its_own_with_its_fit_stated():
     scaled = replace(run(), scaled=Scores(0.9, 0.3, 0.1, 0.01), scaled_by=1.25)
     assert table.rows((scaled,))[-1].row == "ATMC (temperature-scaled by 1.25 on validation)"

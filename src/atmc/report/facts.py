@@ -150,8 +150,13 @@ class RunFacts:
     data_digest: str = ""
 
     @property
+    def is_posterior(self) -> bool:
+        """Whether a sampler drew the networks; those of an optimiser, even several, have no temperature."""
+        return self.temperature is not None
+
+    @property
     def samples_weights(self) -> bool:
-        """Whether this run averages several networks; an optimiser's single network has no predictive of its own."""
+        """Whether this run averages several networks; a single network has no predictive of its own."""
         return self.samples > 1
 
 

@@ -33,8 +33,9 @@ def rows(runs: tuple[RunFacts, ...]) -> list[Row]:
     table: list[Row] = []
     for run in runs:
         if run.samples_weights:
-            table.append(_row(run, f"{run.method} (single sample)", run.single, 1))
-            table.append(_row(run, f"{run.method} (posterior predictive)", run.predictive, run.samples))
+            one, all_ = ("single sample", "posterior predictive") if run.is_posterior else ("one network", "ensemble")
+            table.append(_row(run, f"{run.method} ({one})", run.single, 1))
+            table.append(_row(run, f"{run.method} ({all_})", run.predictive, run.samples))
         else:
             table.append(_row(run, run.method, run.single, 1))
         if run.scaled is not None and run.scaled_by is not None:

@@ -33,7 +33,7 @@ def _how_good(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
     scores = _headline(best)
     where = f"{best.examples:,} {best.data} {best.split} images"
     if best.samples_weights:
-        start = f"Averaging {best.samples} networks sampled by {_who(best)}"
+        start = f"Averaging {best.samples} networks {'sampled' if best.is_posterior else 'trained'} by {_who(best)}"
     else:
         start = f"The single network of {_who(best)}"
     text = f"{start} gets {percent(scores.accuracy)} of {where} right, at {scores.nll:.3f} nats of NLL"
@@ -42,7 +42,7 @@ def _how_good(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
         return f"{text}; {'; '.join(_against(best, other) for other in others[:3])}{_more(others[3:])}."
     if best.samples_weights:
         one = best.single
-        return f"{text}, where one sample alone gets {percent(one.accuracy)} and {one.nll:.3f}."
+        return f"{text}, where one alone gets {percent(one.accuracy)} and {one.nll:.3f}."
     return f"{text}; there is one network here, and so no averaging."
 
 
