@@ -233,3 +233,19 @@ def test_metrics_are_json_lines_for_machines(tiny: Any, tmp_path: Path) -> None:
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
         assert isinstance(row["step"], int)
+
+
+def test_tensorboard_draws_every_number_of_a_row(tiny: Any, change: Any, tmp_path: Path) -> None:
+    from atmc.chain.board import curves
+
+    row = {"event": "sample", "step": 3, "chain": 0, "scores": {"test": {"single": {"nll": 0.5}}}, "lr": 0.1, "x": None}
+    assert dict(curves(row)) == {"scores/test/single/nll": 0.5, "lr": 0.1}
+    recipe = change(tiny, run={"tensorboard": True})
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        with pytest.raises(InputError, match="pip install tensorboard"):
+            run(recipe, tmp_path / "run", progress=None)
+    else:
+        run(recipe, tmp_path / "run", progress=None)
+        assert list((tmp_path / "run" / "tensorboard").rglob("events*"))

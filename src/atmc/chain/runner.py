@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from atmc.chain.board import WithBoard
 from atmc.chain.build import build_likelihood, build_model, chain_seed, start_weights
 from atmc.chain.chain import AHEAD, Chain
 from atmc.chain.examples import RunData, check_fits, load_data
@@ -71,6 +72,8 @@ def run(
             stack.enter_context(RunLock(folder))
         stack.enter_context(numerics(recipe, device))
         teller = choose_progress() if progress == "auto" else progress or Progress()
+        if recipe.run.tensorboard and world.writes:
+            teller = WithBoard(teller, folder / "tensorboard")
         runner = Runner(recipe, folder, device, world, model, data, prior, teller)
         stack.callback(runner.close)
         with _signals(runner):

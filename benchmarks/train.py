@@ -1,0 +1,298 @@
+"""How fast chains run: one, several together, against SGD on the same network, with start-up and memory.
+
+    python benchmarks/train.py                                  # ResNet++-56x32, batch 128, on the GPU
+    python benchmarks/train.py --device cpu --depth 8 --width 8 --size 8 --channels 1 --train 1280 --seconds 2
+
+Everything runs through the engine (`atmc.chain`): data on the device, crops and flips, forward, backward, prior,
+sampler, the loss written down; on CUDA as one graph per chain. Contestants take turns within one run, so that ratios do
+not depend on the weather; figures are medians over rounds. Start-up is measured in processes of their own, from the
+start of Python to the first step done, with an empty compile cache and with the one that this left behind. Memory is
+read at a fifth of the epochs and at the end of them. A short table comes last; JSON goes to `results/train/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+BEGAN = time.time()
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--depth", type=int, default=56)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--size", type=int, default=32, help="pixels")
+    parser.add_argument("--channels", type=int, default=3)
+    parser.add_argument("--train", type=int, default=50_000, help="examples")
+    parser.add_argument("--chains", default="2,4", help="numbers of chains to run together")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=200, help="over which memory is watched")
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--skip", default="", help="comma-separated: startup, chains, memory, run")
+    parser.add_argument("--out", type=Path, default=Path("results/train"))
+    parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def recipe(options: argparse.Namespace, sampler: str, epochs: int = 1000, train: int | None = None, **run: Any) -> Any:
+    """The network under `sampler`, on made-up images of CIFAR-10's shape."""
+    from atmc.chain.settings import (
+        DataSection,
+        ModelSection,
+        Recipe,
+        RunSection,
+        SamplerSection,
+        ScheduleSection,
+        TargetSection,
+    )
+
+    shape = f"{options.channels}x{options.size}x{options.size}"
+    name = f"synthetic:{shape}?classes=10&train={train or options.train}&test={min(10_000, options.train)}"
+    if sampler == "sgd":
+        moves = SamplerSection(name="sgd", lr=1e-3, momentum=0.9, weight_decay=5e-4)
+        target = TargetSection(prior="none")
+    else:
+        moves = SamplerSection(name="atmc", lr=1e-3, speed=3e-4, max_speed=1e-3, momentum=0.9, inertia=1e-3)
+        target = TargetSection(prior="resnetpp")
+    return Recipe(
+        name=sampler,
+        data=DataSection(name=name, batch_size=options.batch, augment="crop-flip"),
+        model=ModelSection(name="resnetpp", depth=options.depth, width=options.width),
+        target=target,
+        sampler=moves,
+        schedule=ScheduleSection(epochs=epochs, cycle_epochs=max(1, epochs // 4))
+        if sampler != "sgd"
+        else ScheduleSection(epochs=epochs, kind="cosine"),
+        run=RunSection(
+            device=options.device,
+            precision="bf16" if options.device.startswith("cuda") else "float32",
+            compile=not options.no_compile,
+            **run,
+        ),
+    )
+
+
+class Contestant:
+    """Chains of one recipe that run together."""
+
+    def __init__(self, settings: Any, chains: int, shared: Any = None) -> None:
+        import torch
+
+        from atmc.chain.build import build_model
+        from atmc.chain.chain import Chain
+        from atmc.chain.examples import RunData, load_data
+        from atmc.chain.feed import make_feed
+        from atmc.chain.parallel import World, pick_device
+        from atmc.chain.schedule import make_schedule
+
+        self.device = pick_device(settings.run.device)
+        examples = shared.examples if shared is not None else RunData(load_data(settings).train, {})
+        self.examples = RunData(examples.train, {})
+        schedule = make_schedule(settings, len(examples.train))
+        world = World()
+        self.feed = shared.feed if shared is not None else make_feed(settings, examples, self.device, world, 0)
+        self.batch = settings.data.batch_size
+        self.chains = []
+        for number in range(chains):
+            model = build_model(settings, examples.train.shape, examples.classes, number)
+            feed = self.feed.with_seed(number + 1)
+            chain = Chain(number, settings, schedule, self.examples, model, feed, self.device, world)
+            chain.start()
+            self.chains.append(chain)
+        self.torch = torch
+
+    def run(self, seconds: float | None = None, steps: int | None = None) -> float:
+        """Images per second over all chains, for so long or for so many steps of each."""
+        self.wait()
+        began, first = time.perf_counter(), self.chains[0].done
+        while True:
+            for chain in self.chains:
+                chain.advance(16)
+            for chain in self.chains:
+                if found := chain.settle():
+                    raise SystemExit(f"the benchmark's chain diverged: {found}")
+                chain.rows.clear()
+            done = self.chains[0].done - first
+            if (steps is not None and done >= steps) or (
+                seconds is not None and time.perf_counter() - began >= seconds
+            ):
+                break
+        self.wait()
+        made = sum(chain.done for chain in self.chains) - first * len(self.chains)
+        return made * self.batch / (time.perf_counter() - began)
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize(self.device)
+
+    def memory(self) -> dict[str, float]:
+        """Megabytes of this process on host and device."""
+        host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if Path("/proc/self/statm").exists():
+            host = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+        device = self.torch.cuda.memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else 0.0
+        return {"host_mb": host, "device_mb": device}
+
+
+def first_step(options: argparse.Namespace) -> None:
+    """In a process of its own: one step, and the time since Python started."""
+    one = Contestant(recipe(options, "atmc"), 1)
+    one.run(steps=1)
+    print(json.dumps({"seconds": time.time() - BEGAN}))
+
+
+def start_up(options: argparse.Namespace) -> dict[str, float]:
+    """Seconds to the first step, with an empty compile cache and with a filled one."""
+    found = {}
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {
+            **os.environ,
+            "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+            "TRITON_CACHE_DIR": f"{cache}/triton",
+        }
+        command = [sys.executable, __file__, "--first-step", *_same(options)]
+        for kind in ("cold", "warm"):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(f"the first step failed:\n{done.stderr[-3000:]}")
+            found[kind] = json.loads(done.stdout.splitlines()[-1])["seconds"]
+            print(f"start-up, {kind} cache: {found[kind]:.1f} s", flush=True)
+    return found
+
+
+def _same(options: argparse.Namespace) -> list[str]:
+    keys = ("device", "depth", "width", "batch", "size", "channels", "train")
+    flags = [f"--{key}={getattr(options, key)}" for key in keys]
+    return [*flags, "--no-compile"] if options.no_compile else flags
+
+
+def speeds(options: argparse.Namespace) -> dict[str, Any]:
+    """Images per second of ATMC and SGD taking turns, then of several chains together."""
+    one = Contestant(recipe(options, "atmc"), 1)
+    rival = Contestant(recipe(options, "sgd"), 1, shared=one)
+    rates: dict[str, list[float]] = {"atmc": [], "sgd": []}
+    for contestant in (one, rival):
+        contestant.run(steps=20)
+    for _ in range(options.rounds):
+        rates["atmc"].append(one.run(options.seconds))
+        rates["sgd"].append(rival.run(options.seconds))
+        print(f"one chain: ATMC {rates['atmc'][-1]:,.0f} img/s, SGD {rates['sgd'][-1]:,.0f} img/s", flush=True)
+    found: dict[str, Any] = {name: statistics.median(values) for name, values in rates.items()}
+    found["ratio"] = statistics.median(s / a for a, s in zip(rates["atmc"], rates["sgd"], strict=True))
+    found["together"] = {}
+    if "chains" not in options.skip:
+        for count in (int(n) for n in options.chains.split(",")):
+            several = Contestant(recipe(options, "atmc"), count, shared=one)
+            several.run(steps=20)
+            found["together"][count] = statistics.median(several.run(options.seconds) for _ in range(options.rounds))
+            print(f"{count} chains together: {found['together'][count]:,.0f} img/s", flush=True)
+    return found
+
+
+def memory(options: argparse.Namespace) -> dict[str, Any]:
+    """Growth over `--epochs` short epochs, after the first fifth in which buffers fill."""
+    examples = min(options.train, 20 * options.batch)
+    one = Contestant(recipe(options, "atmc", train=examples), 1)
+    per_epoch = examples / options.batch
+    one.run(steps=max(1, int(per_epoch * options.epochs / 5)))
+    before = one.memory()
+    one.run(steps=int(per_epoch * options.epochs * 4 / 5))
+    after = one.memory()
+    growth = {key: after[key] - before[key] for key in before}
+    print(f"memory over {options.epochs} epochs: {growth}", flush=True)
+    return {"epochs": options.epochs, "before": before, "after": after, "growth": growth}
+
+
+def whole_run(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of a sample with its evaluation and checkpoint, from a real run that takes four of them."""
+    from atmc.chain import run
+    from atmc.chain.progress import Progress
+
+    class Clock(Progress):
+        busy = 0.0
+        first = 0.0
+
+        def begin(self, *args: Any) -> None:
+            self.first = time.perf_counter()
+
+    clock = Clock()
+    settings = recipe(options, "atmc", epochs=4)
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(settings, folder, progress=clock)
+        total = time.perf_counter() - clock.first
+    return {"epochs": 4, "samples": result.samples, "seconds": total, "with_start_up": result.seconds}
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    options = parse(arguments)
+    if options.first_step:
+        first_step(options)
+        return {}
+    import torch
+
+    where = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.processor() or "CPU"
+    found: dict[str, Any] = {
+        "what": f"ResNet++-{options.depth}x{options.width}, batch {options.batch}, {options.size} px",
+        "device": where,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "command": " ".join(["python", "benchmarks/train.py", *(arguments if arguments is not None else sys.argv[1:])]),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    if "startup" not in options.skip:
+        found["start_up"] = start_up(options)
+    found["speed"] = speeds(options)
+    if "memory" not in options.skip:
+        found["memory"] = memory(options)
+    if "run" not in options.skip:
+        found["run"] = whole_run(options)
+        # 17 samples in the paper's run, each with its evaluation and checkpoint; the rest are steps.
+        stepping = found["run"]["epochs"] * options.train / found["speed"]["atmc"]
+        extra = max(0.0, (found["run"]["seconds"] - stepping) / found["run"]["samples"])
+        found["run"]["seconds_per_sample"] = extra
+        found["run"]["minutes_for_1000_epochs"] = (1000 * options.train / found["speed"]["atmc"] + 20 * extra) / 60
+    options.out.mkdir(parents=True, exist_ok=True)
+    kind = options.device.partition(":")[0]
+    path = options.out / f"{kind}-{options.depth}x{options.width}-b{options.batch}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    report(found, path)
+    return found
+
+
+def report(found: dict[str, Any], path: Path) -> None:
+    """The short table."""
+    speed = found["speed"]
+    rows = [("one chain", f"{speed['atmc']:,.0f} img/s"), ("SGD, same network", f"{speed['sgd']:,.0f} img/s")]
+    rows.append(("ATMC time / SGD time", f"{speed['ratio']:.3f}"))
+    rows += [(f"{count} chains together", f"{rate:,.0f} img/s") for count, rate in speed["together"].items()]
+    if "start_up" in found:
+        times = found["start_up"]
+        rows.append(("first step after", f"{times['cold']:.1f} s cold, {times['warm']:.1f} s warm"))
+    if "memory" in found:
+        grown = found["memory"]["growth"]
+        said = f"host {grown['host_mb']:+.1f} MB, device {grown['device_mb']:+.2f} MB"
+        rows.append((f"growth over {found['memory']['epochs']} epochs", said))
+    if "run" in found:
+        rows.append(("a sample, all told", f"{found['run']['seconds_per_sample']:.2f} s"))
+        rows.append(("1,000 epochs would take", f"{found['run']['minutes_for_1000_epochs']:.1f} min"))
+    print(f"\n{found['what']}, {found['device']}, torch {found['torch']} -> {path}")
+    for name, value in rows:
+        print(f"  {name:26} {value}")
+
+
+if __name__ == "__main__":
+    main()
