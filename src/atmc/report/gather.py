@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atmc.chain.examples import Examples
+    from atmc.chain.settings import Recipe
 
 METHODS = {"atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC", "sgld": "SGLD", "sgd": "SGD"}
 CARDS = 6
@@ -89,8 +90,7 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
     cards = _cards(data, probs) if len(data.shape) == 3 else ((), ())
     return RunFacts(
         name=name,
-        method=METHODS.get(recipe.sampler.name, recipe.sampler.name)
-        + (" + BatchNorm" if recipe.model.norm == "bn" else ""),
+        method=_method(recipe),
         network=_network(reading),
         data=data.name,
         split=split,
@@ -119,10 +119,20 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
         strangers=tuple(_stranger(reading, kind, data, probs) for kind in strangers),
         findings=_findings(reading, notes) if sampled else (),
         recipe=_recipe_text(reading),
-        facts=_details(manifest, recipe.seed),
+        facts=_details(manifest, recipe),
         notes=tuple(notes),
         data_digest=data.digest,
     )
+
+
+def _method(recipe: Recipe) -> str:
+    """The sampler, with whatever makes its target or its network another one than the paper's."""
+    name = METHODS.get(recipe.sampler.name, recipe.sampler.name)
+    if recipe.model.norm != "none":
+        name += {"bn": " + BatchNorm", "frn": " + FRN"}.get(recipe.model.norm, f" + {recipe.model.norm}")
+    if recipe.target.likelihood != "categorical":
+        name += f", {recipe.target.likelihood} likelihood"
+    return name
 
 
 def _rounded(epochs: float) -> float:
@@ -255,9 +265,10 @@ def _device(manifest: dict[str, Any]) -> str:
     return str(found.get("device", platform.machine()))
 
 
-def _details(manifest: dict[str, Any], seed: int) -> dict[str, str]:
+def _details(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
     versions = manifest.get("versions") or {}
-    details = {"Seed": str(seed)}
+    target = f"{recipe.target.likelihood} likelihood, {recipe.target.prior} prior"
+    details = {"Target": target, "Seed": str(recipe.seed)}
     for key in ("atmc", "torch", "python"):
         if key in versions:
             details[key] = str(versions[key])
