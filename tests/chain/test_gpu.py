@@ -61,7 +61,7 @@ def test_warming_up_and_recording_move_nothing(small: Any) -> None:
     chain = chain_of(small)
     before = {k: v.clone() for k, v in chain.model.state_dict().items()}
     tensors, _ = chain.state()
-    chain._ready()
+    chain.ready()
     for name, tensor in chain.model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     again, _ = chain.state()

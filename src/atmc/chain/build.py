@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from atmc.chain.optim_state import new_sgd
-from atmc.chain.settings import Recipe
+from atmc.chain.settings import Recipe, SamplerSection
 from atmc.errors import InputError
 
 
@@ -72,17 +72,37 @@ def build_likelihood(recipe: Recipe) -> Any:
 
 
 def build_optimizer(
-    recipe: Recipe, named: list[tuple[str, Tensor]], lr: Tensor, temperature: Tensor | float, seed: int
+    recipe: Recipe,
+    named: list[tuple[str, Tensor]],
+    lr: Tensor,
+    temperature: Tensor | float,
+    seed: int,
+    masses: Any = None,
 ) -> Optimizer:
-    """The recipe's sampler, or SGD. `lr` and `temperature` are device tensors that the chain keeps up to date."""
+    """The recipe's sampler, or SGD. `lr` and `temperature` are device tensors that the chain keeps up to date.
+
+    `masses` (one per parameter) stand in for the recipe's common one.
+    """
     section = recipe.sampler
     if section.name == "sgd":
         return new_sgd(named, lr, section.momentum or 0.0, section.weight_decay, section.nesterov)
-    return _sampler(recipe, named, lr, temperature, seed)
+    return _sampler(recipe, named, lr, temperature, seed, masses)
+
+
+def common_mass(section: SamplerSection) -> float:
+    """The mass that a recipe states, as a number or as a speed: m = (speed/lr)^-2."""
+    if section.speed is not None:
+        return float((section.speed / section.lr) ** -2)
+    return 1.0 if section.mass is None else section.mass
 
 
 def _sampler(
-    recipe: Recipe, named: list[tuple[str, Tensor]], lr: Tensor, temperature: Tensor | float, seed: int
+    recipe: Recipe,
+    named: list[tuple[str, Tensor]],
+    lr: Tensor,
+    temperature: Tensor | float,
+    seed: int,
+    masses: Any,
 ) -> Optimizer:
     from atmc import samplers
 
@@ -102,13 +122,17 @@ def _sampler(
         options |= {"inertia": section.inertia, "thermostat_init": section.thermostat_init}
     if section.name == "sgnht":
         options["thermostat"] = section.thermostat
-    given = {k: getattr(section, k) for k in ("mass", "noise", "speed_limit") if getattr(section, k) is not None}
+    if section.speed is not None and section.momentum is not None:
+        # Written out rather than `from_speeds`, so that masses of their own can take the common one's place.
+        options |= {"mass": common_mass(section), "noise": -math.log(section.momentum) / section.lr}
+        if section.max_speed is not None:
+            options["speed_limit"] = section.max_speed / section.lr
+    else:
+        options |= {k: v for k in ("mass", "noise", "speed_limit") if (v := getattr(section, k)) is not None}
+    if masses is not None:
+        options["mass"] = masses
     try:
-        if section.speed is not None:
-            limit = math.inf if section.max_speed is None else section.max_speed
-            made = kind.from_speeds(named, section.lr, section.speed, limit, section.momentum, **options)
-        else:
-            made = kind(named, section.lr, **given, **options)
+        made = kind(named, section.lr, **options)
     except (TypeError, ValueError) as error:
         raise InputError(f"sampler: {error}") from error
     for group in made.param_groups:

@@ -4,7 +4,6 @@ Predictions are made from the sample as it is stored, in float32, by a twin of t
 be compiled for other shapes and is never disturbed.
 """
 
-import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +20,7 @@ _LARGE = 5_000_000
 
 
 class Evaluator:
-    """Runs samples over evaluation sets and keeps the running predictive."""
+    """Runs samples over evaluation sets and keeps the running predictive. The network becomes its own."""
 
     def __init__(
         self,
@@ -31,7 +30,7 @@ class Evaluator:
         device: torch.device,
         batch_size: int,
     ) -> None:
-        self.model = copy.deepcopy(model).to(device).eval()
+        self.model = model.to(device).eval()
         self.likelihood = likelihood
         self.device = device
         self.batches = {

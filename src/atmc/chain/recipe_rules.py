@@ -31,6 +31,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sampler.speed_limit": (lambda v: v > 0, "above 0"),
     "sampler.temperature": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
     "sampler.inertia": (lambda v: 0 < v < math.inf, "above 0 and finite"),
+    "sampler.look_batches": (lambda v: v >= 2, "at least 2"),
     "sampler.weight_decay": (lambda v: v >= 0, "at least 0"),
     "schedule.epochs": (lambda v: v >= 1, "at least 1"),
     "schedule.cycle_epochs": (lambda v: v >= 1, "at least 1"),
@@ -126,6 +127,10 @@ def _sampler(recipe: Recipe) -> Iterator[str]:
             yield "sampler.momentum needs sampler.speed beside it; with sampler.mass give sampler.noise instead"
     if sampler.name in ("sgd", "sgld") and (speeds or direct):
         yield f'sampler.{(speeds + direct)[0]} has no meaning with sampler.name = "{sampler.name}"'
+    if sampler.mass_from != "none" and sampler.name in ("sgd", "sgld"):
+        yield f'sampler.mass_from has no meaning with sampler.name = "{sampler.name}"'
+    if sampler.thermostat_from_noise and sampler.name not in ("atmc", "sgnht"):
+        yield f'sampler.thermostat_from_noise has no meaning with sampler.name = "{sampler.name}"'
     if sampler.name == "sgld" and sampler.momentum is not None:
         yield 'sampler.momentum has no meaning with sampler.name = "sgld"'
     if sampler.name in _SAMPLERS:

@@ -71,6 +71,9 @@ class SamplerSection:
     inertia: float = 1.0  # mu; the paper has 1
     thermostat: Literal["element", "scalar"] = "element"  # SGNHT
     thermostat_init: float = 0.0
+    thermostat_from_noise: bool = False  # start it at its equilibrium, from the gradient's measured variance
+    mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
+    look_batches: int = 64  # batches for these two measurements, before the first step
     momentum_init: Literal["zero", "law"] = "zero"
     scheme: Literal["fused", "strang"] = "fused"
     friction: Literal["corrected", "frozen"] = "corrected"

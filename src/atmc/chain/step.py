@@ -62,7 +62,25 @@ class Step:
     def __call__(self) -> None:
         self.clock.look_up()
         step = self.clock.step
-        x, y = self.feed.batch(step)
+        nll = self._backward(*self.feed.batch(step))
+        self.optimizer.step()
+        slot = torch.remainder(step, len(self.losses)).reshape(1)
+        self.losses.index_copy_(0, slot, nll.reshape(1).float())
+        self.clock.tick()
+
+    def gradient(self, step: int) -> list[Tensor]:
+        """The gradient on the batch of a step, the chain standing still. For looking around, not for the hot path."""
+        fetch: Any = getattr(self.feed, "fetch", None)
+        if fetch is not None:
+            fetch(step)
+            x, y = self.feed.batch(self.clock.step)
+        else:
+            x, y = self.feed.batch(step)
+        self._backward(x, y)
+        return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.params]
+
+    def _backward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Fresh gradients of U (or U/N) in `p.grad`; returns the mean negative log-likelihood."""
         for p in self.params:
             p.grad = None
         nll = self._loss(x, y)
@@ -73,10 +91,7 @@ class Step:
         if self.prior is not None:
             grads = [p.grad for p in self.prior_params]
             self.prior.add_grad_(self.prior_params, grads, self.prior_share)
-        self.optimizer.step()
-        slot = torch.remainder(step, len(self.losses)).reshape(1)
-        self.losses.index_copy_(0, slot, nll.reshape(1).float())
-        self.clock.tick()
+        return nll
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
         if self.autocast is not None:
