@@ -124,8 +124,15 @@ def test_readings_that_are_not_numbers_do_not_spoil_the_page():
     trace = replace(broken.traces[0], loss=np.full(900, np.nan), temperature=np.full(900, np.inf))
     scores = replace(broken.predictive, nll=float("nan"))
     page = render(report(runs=(replace(broken, traces=(trace,), predictive=scores),)))
-    assert "Training NLL" not in page
+    assert "Training loss" not in page
     assert "Thermostat" in page
+
+
+def test_losses_below_zero_and_of_other_likelihoods_are_drawn_and_said_to_be_so():
+    other = run("other", likelihood="dirclip")
+    other = replace(other, traces=(replace(other.traces[0], loss=other.traces[0].loss - 20),))
+    assert "they cannot be compared" in render(report(runs=(run(), other)))
+    assert "they cannot be compared" not in render(report(runs=(run(), run("twin"))))
 
 
 def test_nine_runs_fit():

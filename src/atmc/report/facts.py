@@ -148,6 +148,7 @@ class RunFacts:
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     data_digest: str = ""
+    likelihood: str = "categorical"
 
     @property
     def is_posterior(self) -> bool:

@@ -122,6 +122,7 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
         facts=_details(manifest, recipe),
         notes=tuple(notes),
         data_digest=data.digest,
+        likelihood=recipe.target.likelihood,
     )
 
 

@@ -42,6 +42,7 @@ def render(data: ReportData) -> str:
         "pictured": _pictured(views),
         "strangers": _strangers(data),
         "any_sampled": any(run.samples_weights for run in data.runs),
+        "mixed": len({run.likelihood for run in data.runs}) > 1,
         "temperature": table.temperature_shown,
     }
     return environment.from_string(_text("page.html")).render(context)

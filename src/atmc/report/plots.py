@@ -154,7 +154,7 @@ def _has(trace: Trace, name: str) -> bool:
 
 
 _TRACE_TITLES = {
-    "loss": "Training NLL per image, nats",
+    "loss": "Training loss per image, nats",
     "temperature": "Kinetic temperature (goal dotted)",
     "thermostat": "Thermostat ξ: median, and 98 % of weights",
 }
@@ -181,7 +181,7 @@ def _trace(runs: tuple[RunFacts, ...], name: str, ink: Ink) -> Figure:
         if name == "temperature":
             for goal in sorted(goals):
                 axes.axhline(goal, color=ink.muted, linewidth=0.9, linestyle=(0, (1, 2)))
-        if name == "loss" or (name == "temperature" and _spans_decades(runs, name)):
+        if name != "thermostat" and _spans_decades(runs, name):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("")
@@ -193,7 +193,7 @@ def _trace(runs: tuple[RunFacts, ...], name: str, ink: Ink) -> Figure:
 def _spans_decades(runs: tuple[RunFacts, ...], name: str) -> bool:
     values = np.concatenate([getattr(trace, name) for run in runs for trace in run.traces])
     values = values[np.isfinite(values)]
-    return bool(len(values) and values.min() > 0 and values.max() > 30 * values.min())
+    return bool(len(values) and values.min() > 0 and values.max() > 10 * values.min())
 
 
 def _strangers(run: RunFacts, colour: int, ink: Ink) -> Figure:
