@@ -94,7 +94,7 @@ def test_a_branch_starts_small_however_it_is_done(gain: str, scale: float) -> No
 
 
 def test_depth_dependent_branch_scale() -> None:
-    assert resnetpp(20, 4, branch_scale="depth").blocks[0].kind.gain == pytest.approx(1 / 3)
+    assert resnetpp(20, 4, branch_scale="depth", gain="fixed").blocks[0].kind.gain == pytest.approx(1 / 3)
     learned = resnetpp(20, 4, branch_scale="depth", gain="scale").blocks[0].convs[-1].scale
     torch.testing.assert_close(learned, torch.full((4,), 1 / 3))
 

@@ -4,11 +4,10 @@ Why it looks as it does:
 - Every convolution is weight-normalised with scale 1: it keeps the mean square of its input, and passes back the sum
   of squares of its gradient. SELU's fixed point is mean 0, variance 1. Nothing at the start depends on data.
 - A branch starts small (the paper's simplified Fixup; here 0.1): a stage of n blocks ends at variance 1 + 0.01 n, and
-  the gradient of the stream is nearly the identity's at any depth. The small constant is a fixed factor on the branch
-  and not where its last scales start ("fixed", not "scale"): the same functions, but a step that moves a scale by 0.1
-  then changes the branch by a tenth and not by all of itself. With SGD of momentum 0.9 on digits, depth 56, width 4,
-  the fixed factor survived a learning rate of 1 from both starts tried; learned small scales blew up from both, and
-  from one of three at 0.4.
+  the gradient of the stream is nearly the identity's at any depth. What is small are the scales of its last
+  convolution, which are learned ("scale", as in the paper). One learned number per branch ("scalar") fits faster on
+  CIFAR-10 but stands only half the learning rate, since one parameter then moves all features at once; a factor that
+  cannot grow ("fixed") stands the most and learns far too slowly. docs/networks.md has the numbers.
 - SELU comes before the addition's branch ("pre"): the identity path carries no nonlinearity. With SELU after the
   addition ("post") a stream with small branches is SELU applied again and again: positive values grow by 1.05 a block,
   negative ones collapse to -1.26 where the slope is ½, so that at depth 110 neither values nor gradients survive.
@@ -123,7 +122,7 @@ class ResNetPP(nn.Module):
         bias: Bias = "inner",
         shortcut: Shortcut = "projection",
         branch_scale: float | Literal["depth"] = 0.1,
-        gain: Gain = "fixed",
+        gain: Gain = "scale",
     ) -> None:
         super().__init__()
         for name, value, allowed in (
