@@ -66,12 +66,17 @@ def _tell(data: ReportData, page: Path, spent: float) -> None:
     say()
     say("Images that are not digits, and how often doubt tells them from digits (AUROC; chance is 50 %):")
     sampled, trained = data.runs
+    one_name, other_name = _short(sampled), _short(trained)
     for one, other in zip(sampled.strangers, trained.strangers, strict=True):
-        shares = f"{sampled.method} {100 * one.auroc:.1f} %, {trained.method} {100 * other.auroc:.1f} %"
+        shares = f"{one_name} {100 * one.auroc:.1f} %, {other_name} {100 * other.auroc:.1f} %"
         say(f"  {one.name:10} {shares}. {one.about}")
     say(f"  {_certain(sampled)}; {_certain(trained)}.")
     say()
     say(f"The report, after {spent:.0f} s: {printable(page.resolve())}")
+
+
+def _short(run: RunFacts) -> str:
+    return run.method.partition(",")[0]
 
 
 def _certain(run: RunFacts) -> str:
@@ -80,7 +85,7 @@ def _certain(run: RunFacts) -> str:
 
     doubts = np.concatenate([stranger.doubt for stranger in run.strangers])
     # Below 0.1 nats of entropy the likeliest class has more than 97 % of the probability.
-    return f"{run.method} is all but certain (below 0.1 nats) about {100 * float((doubts < 0.1).mean()):.0f} % of them"
+    return f"{_short(run)} is all but certain (below 0.1 nats) about {100 * float((doubts < 0.1).mean()):.0f} % of them"
 
 
 def _machine(data: ReportData, page: Path, spent: float) -> dict[str, object]:
