@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 from .kinetic_sampler import KineticSampler
+from .sampler import Options
 from .tensorlist import clamp_min
 
 
@@ -62,7 +63,7 @@ class ATMC(KineticSampler):
         *,
         momentum_init: str = "zero",
         thermostat_init: float = 0.0,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         defaults = {
             "lr": lr,

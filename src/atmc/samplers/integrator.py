@@ -96,6 +96,10 @@ def synchronised_virial(
     The fused step never stops there, but the law of q given the momentum before the step is known: normal with mean
     e^(−b h/2) p − (h/2) φ(b h/2) G and variance T α m h φ(b h). Its expectation needs no random draw and has less
     variance than one. For a Gaussian K it is (mean² + variance)/m; otherwise three-point Gauss–Hermite.
+
+    Gradient noise makes it read low: both halves of the step share one G, so half way through only a quarter of its
+    variance has arrived, where that of two independent halves would have brought a half. A chain at T then reads about
+    T (1 − h ξ̄/2) for h ξ̄ ≪ 1, and 0.7 T at h ξ̄ = 1 (tests/law pins the exact value). Read it together with ξ.
     """
     r = slowing(p, inverse_scale)
     step = ornstein(beta * r, alpha, lr, mass, temperature)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Literal, TypedDict, overload
 
 import torch
 from torch import Tensor
@@ -22,6 +22,17 @@ from .noise import init_generator, stream_key
 from .readings import Readings, read
 
 BODIES = ("single", "foreach", "fused")
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments that every sampler takes; `ATMC` says what they do."""
+
+    seed: int
+    scheme: Literal["fused", "strang"]
+    friction: Literal["corrected", "frozen"]
+    body: Literal["single", "foreach", "fused"] | None
+    measure_every: int
+    nonfinite: Literal["raise", "skip", "ignore"] | None
 
 
 class Sampler(Optimizer):

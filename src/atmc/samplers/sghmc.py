@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 from .kinetic_sampler import KineticSampler
+from .sampler import Options
 
 
 class SGHMC(KineticSampler):
@@ -39,7 +40,7 @@ class SGHMC(KineticSampler):
         *,
         noise_estimate: float = 0.0,
         momentum_init: str = "zero",
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         if not 0.0 <= noise_estimate <= noise:
             raise ValueError(f"noise_estimate must lie between 0 and noise ({noise}), not {noise_estimate}")

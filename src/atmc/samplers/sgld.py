@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from .bodies import Hyper, Move
 from .layout import Shard
-from .sampler import Sampler, choose
+from .sampler import Options, Sampler, choose
 from .tensorlist import sqrt
 
 
@@ -37,7 +37,7 @@ class SGLD(Sampler):
         preconditioner: str | None = None,
         decay: float = 0.99,
         epsilon: float = 1e-5,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         choose("preconditioner", preconditioner, (None, "rmsprop"))
         if not 0.0 <= decay < 1.0:

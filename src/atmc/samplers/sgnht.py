@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 from .kinetic_sampler import KineticSampler
-from .sampler import choose
+from .sampler import Options, choose
 
 
 class SGNHT(KineticSampler):
@@ -45,7 +45,7 @@ class SGNHT(KineticSampler):
         thermostat: str = "element",
         momentum_init: str = "zero",
         thermostat_init: float = 0.0,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         choose("thermostat", thermostat, ("element", "scalar"))
         self.shared_thermostat = thermostat == "scalar"
