@@ -23,7 +23,7 @@ class TensorReading:
     `kinetic` is the mean of p K'(p) at the last measured synchronised time and should be near `temperature`: inside
     [`low`, `high`] with probability 99.9 % if gradients are exact. Gradient noise lowers it by the factor 1 − h ξ̄/2
     (`integrator.synchronised_virial` says why), so judge it beside the thermostat. `configurational` is the mean of θ·G
-    at the same time; its average over a chain in equilibrium is `temperature` too, but a single reading scatters widely.
+    at the same time; its average over a chain in equilibrium is `temperature` too, but one reading scatters widely.
     `silent` is the share of elements whose thermostat leaves no noise to be added (ξ ≥ D). What does not apply is NaN.
     """
 

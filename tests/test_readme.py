@@ -1,0 +1,49 @@
+"""README says what is so: its examples run, and its numbers are those of the results."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_examples_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first, second = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict = {}
+    exec(first, names)
+    assert len(capsys.readouterr().out.splitlines()) == 5  # one line a cycle
+    exec(second.replace("epochs=100", "epochs=4"), names)
+    assert names["prediction"].probs.shape == (300, 3)
+    assert (tmp_path / "mine").is_dir()
+
+
+def rows(header: str) -> dict[str, list[str]]:
+    """The rows of the README table whose header starts so, by first cell."""
+    table = README[README.index(header) :].split("\n\n")[0].splitlines()[2:]
+    return {cells[0]: cells[1:] for line in table if (cells := [c.strip() for c in line.strip("|").split("|")])}
+
+
+@pytest.mark.parametrize(
+    ("row", "contestant"),
+    [
+        ("ATMC, hyperbolic, gradients checked", "ATMC, fused"),
+        ("ATMC, Gaussian", "ATMC Gaussian, fused"),
+        ("SGHMC", "SGHMC Gaussian, fused"),
+        ("SGD with momentum, fused", "SGD momentum, fused"),
+    ],
+)
+def test_step_ratios_are_the_measured_ones(row, contestant):
+    record = json.loads((ROOT / "results/step/cuda.json").read_text())
+    for cell, times in zip(rows("| | ResNet++-56×32")[row], record["milliseconds"].values(), strict=True):
+        assert cell == f"{times[contestant] / times['AdamW, fused']:.2f} ×"
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
