@@ -46,6 +46,12 @@ class Shard:
         """States are float32 for every parameter of lower precision."""
         return torch.float64 if param_dtype == torch.float64 else torch.float32
 
+    def forget_readings(self) -> None:
+        """Nothing has been measured since: readings of the chain as it was would mislead."""
+        self.readings.fill_(float("nan"))
+        if "plan" in self.scratch:  # what the CUDA kernels have left on the device; a captured graph writes there again
+            self.scratch["plan"].partial.fill_(float("nan"))
+
     def mass(self, index: int) -> Any:
         """The mass of one parameter: a number, or a tensor shaped like it."""
         group = self.groups[index]

@@ -7,15 +7,15 @@ temperatures.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal, TypedDict, overload
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict, overload
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import bodies, fused_native, fused_triton
+from . import bodies, fused_native, fused_triton, saving
+from .checks import check_finite, check_group, check_hyperparameters, choose, parameter_name
 from .kinetic import sample_momentum
 from .layout import Shard, build_shard, view_like
 from .noise import init_generator, stream_key
@@ -45,15 +45,6 @@ class Sampler(Optimizer):
 
     slots: tuple[str, ...] = ("momentum",)
     shared_thermostat: bool = False
-    #: Smallest allowed value, whether it itself is allowed, and whether infinity is.
-    bounds: ClassVar[dict[str, tuple[float, bool, bool]]] = {
-        "lr": (0.0, True, False),
-        "temperature": (0.0, True, False),
-        "mass": (0.0, False, False),
-        "noise": (0.0, True, False),
-        "speed_limit": (0.0, False, True),
-        "inertia": (0.0, False, True),
-    }
 
     def __init__(
         self,
@@ -94,47 +85,11 @@ class Sampler(Optimizer):
         """Add parameters, as in any optimizer; what is already there keeps its state."""
         super().add_param_group(param_group)
         try:
-            self._check_group(len(self.param_groups) - 1)
+            check_group(self.param_groups[-1], len(self.param_groups) - 1)
         except (ValueError, RuntimeError):
             self.param_groups.pop()
             raise
         self._build()
-
-    def _check_group(self, number: int) -> None:
-        group = self.param_groups[number]
-        if not group["params"]:
-            raise ValueError(f"parameter group {number} is empty: give it at least one parameter")
-        for i, p in enumerate(group["params"]):
-            if not p.is_floating_point():
-                raise ValueError(
-                    f"parameter {_name(group, number, i)} is {p.dtype}: only real floating-point parameters can be "
-                    "sampled (split a complex one with torch.view_as_real)"
-                )
-        self._check_hyperparameters(number)
-        mass = group.get("mass")
-        if isinstance(mass, (list, tuple)):
-            if len(mass) != len(group["params"]):
-                raise ValueError(f"group {number}: {len(mass)} masses for {len(group['params'])} parameters")
-            for i, (m, p) in enumerate(zip(mass, group["params"], strict=True)):
-                if isinstance(m, Tensor) and m.shape != p.shape:
-                    raise ValueError(
-                        f"mass of parameter {_name(group, number, i)} has shape {list(m.shape)}, not {list(p.shape)}"
-                    )
-
-    def _check_hyperparameters(self, number: int) -> None:
-        group = self.param_groups[number]
-        for key, (low, closed, infinite) in self.bounds.items():
-            if key not in group:
-                continue
-            values = group[key] if isinstance(group[key], (list, tuple)) else [group[key]]
-            for value in values:
-                if isinstance(value, Tensor):
-                    continue  # may live on a device: looking at it would synchronise
-                if not isinstance(value, (int, float)) or isinstance(value, bool) or math.isnan(value):
-                    raise ValueError(f"{key} of group {number} must be a number, not {value!r}")
-                if value < low or (value == low and not closed) or (math.isinf(value) and not infinite):
-                    range_ = f"{'' if infinite else 'finite and '}{'>=' if closed else '>'} {low:g}"
-                    raise ValueError(f"{key} of group {number} is {value}: it must be {range_}")
 
     def _build(self) -> None:
         """Lay out the state of parameters that have none yet, keeping that of the others."""
@@ -142,7 +97,7 @@ class Sampler(Optimizer):
         members: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, str, dict[str, Any]]]] = {}
         for number, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
-                members.setdefault((p.device, p.dtype), []).append((p, _name(group, number, i), group))
+                members.setdefault((p.device, p.dtype), []).append((p, parameter_name(group, number, i), group))
         step = self._shards[0].step if self._shards else None
         self._shards = []
         for entries in members.values():
@@ -198,12 +153,12 @@ class Sampler(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for number in range(len(self.param_groups)):
-            self._check_hyperparameters(number)
+        for number, group in enumerate(self.param_groups):
+            check_hyperparameters(group, number)
         gradients = [self._gradients(shard) for shard in self._shards]
         for shard, grads in zip(self._shards, gradients, strict=True):
             if self._policy(shard) == "raise":
-                _raise_if_nonfinite(shard, grads)
+                check_finite(shard, grads)
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         measure = (
             capturing or self._calls % self.measure_every == 0
@@ -310,17 +265,7 @@ class Sampler(Optimizer):
 
         Only dicts, lists, strings, numbers and tensors. The tensors are copies: saving them later saves this moment.
         """
-        packed: dict[str, Any] = super().state_dict()
-        packed["state"] = {i: {k: v.clone() for k, v in s.items()} for i, s in packed["state"].items()}
-        packed["sampler"] = {
-            "class": type(self).__name__,
-            "seed": self.seed,
-            "scheme": self.scheme,
-            "calls": self._calls,
-            "step": self._shards[0].step.clone(),
-            "last_lr": [last.clone() for last in self._last_lr],
-        }
-        return packed
+        return saving.pack(self, super().state_dict())
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -328,56 +273,7 @@ class Sampler(Optimizer):
 
         State buffers and tensor-valued learning rates keep their addresses, so a captured CUDA graph stays valid.
         """
-        extra = state_dict.get("sampler")
-        if not isinstance(extra, dict) or extra.get("class") != type(self).__name__:
-            found = extra.get("class") if isinstance(extra, dict) else "something else"
-            raise ValueError(f"this state is of {found}, not of {type(self).__name__}")
-        params = [p for group in self.param_groups for p in group["params"]]
-        states = {int(k): v for k, v in state_dict["state"].items()}
-        for i, p in enumerate(params):
-            for slot in self.slots:
-                if i not in states or slot not in states[i]:
-                    raise ValueError(f"the state has no {slot} for parameter {i}")
-                if states[i][slot].shape != self.state[p][slot].shape:
-                    raise ValueError(
-                        f"{slot} of parameter {i} has shape {list(states[i][slot].shape)}, "
-                        f"the parameter {list(self.state[p][slot].shape)}"
-                    )
-        held = [
-            {k: group[k] for k in ("lr", "temperature") if isinstance(group[k], Tensor)} for group in self.param_groups
-        ]
+        saving.check(self, state_dict)
+        held = saving.tensor_settings(self)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        for group, tensors in zip(self.param_groups, held, strict=True):
-            for key, tensor in tensors.items():
-                tensor.copy_(torch.as_tensor(group[key]))
-                group[key] = tensor
-        owner = {p: group for group in self.param_groups for p in group["params"]}
-        for shard in self._shards:
-            shard.groups = [owner[p] for p in shard.params]
-            shard.step.copy_(torch.as_tensor(extra["step"]))
-            shard.scratch.clear()
-            self._link(shard)
-        for i, p in enumerate(params):
-            for slot in self.slots:
-                self.state[p][slot].copy_(states[i][slot])
-        for last, value in zip(self._last_lr, extra["last_lr"], strict=True):
-            last.copy_(torch.as_tensor(value))
-        self.seed = int(extra["seed"])
-        self._key = stream_key(self.seed)
-        self._calls = int(extra["calls"])
-
-
-def choose(key: str, value: Any, allowed: Iterable[Any]) -> None:
-    if value not in tuple(allowed):
-        raise ValueError(f"{key} must be one of {', '.join(repr(a) for a in allowed)}, not {value!r}")
-
-
-def _name(group: dict[str, Any], number: int, index: int) -> str:
-    names = group.get("param_names")
-    return str(names[index]) if names else f"{index} of group {number} (shape {list(group['params'][index].shape)})"
-
-
-def _raise_if_nonfinite(shard: Shard, grads: list[Tensor | None]) -> None:
-    for grad, name in zip(grads, shard.names, strict=True):
-        if grad is not None and not fused_native.all_finite(grad):
-            raise RuntimeError(f"the gradient of parameter {name} is not finite; the step was not taken")
+        saving.restore(self, state_dict, held)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from .bodies import Hyper, Move
+from .checks import choose
 from .layout import Shard
-from .sampler import Options, Sampler, choose
+from .sampler import Options, Sampler
 from .tensorlist import sqrt
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Unpack
 
+from .checks import choose
 from .kinetic_sampler import KineticSampler
-from .sampler import Options, choose
+from .sampler import Options
 
 
 class SGNHT(KineticSampler):
