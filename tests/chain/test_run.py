@@ -249,3 +249,35 @@ def test_tensorboard_draws_every_number_of_a_row(tiny: Any, change: Any, tmp_pat
     else:
         run(recipe, tmp_path / "run", progress=None)
         assert list((tmp_path / "run" / "tensorboard").rglob("events*"))
+
+
+def test_streamed_shards_are_run_and_resumed_exactly(tiny: Any, change: Any, tmp_path: Path, fingerprint: Any) -> None:
+    import io
+    import tarfile
+
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(0)
+    for split, shards in (("train", 2), ("test", 1)):
+        for shard in range(shards):
+            with tarfile.open(tmp_path / f"{split}-{shard:03d}.tar", "w") as tar:
+                for k in range(24):
+                    pixels = torch.randint(0, 256, (6, 6), generator=generator, dtype=torch.uint8)
+                    picture = io.BytesIO()
+                    Image.fromarray(pixels.numpy(), "L").save(picture, "PNG")
+                    for name, payload in ((f"{k:04d}.png", picture.getvalue()), (f"{k:04d}.cls", str(k % 3).encode())):
+                        info = tarfile.TarInfo(name)
+                        info.size = len(payload)
+                        tar.addfile(info, io.BytesIO(payload))
+    name = f"shards:{tmp_path}/{{split}}-*.tar?size=6&channels=1&classes=3"
+    recipe = change(
+        tiny,
+        data={"name": name, "batch_size": 10, "workers": 0, "root": str(tmp_path / "cache")},
+        schedule={"epochs": 4, "cycle_epochs": 2},
+        run={"log_steps": 3},
+    )
+    run(recipe, tmp_path / "whole", progress=None)
+    assert run(recipe, tmp_path / "parts", progress=StopAt(7)).status == "interrupted"
+    run(recipe, tmp_path / "parts", progress=None)
+    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+    assert RunDir.open(tmp_path / "whole").predictions("test").shape == (2, 24, 3)

@@ -51,7 +51,8 @@ class Chain(Motor):
         twin = copy.deepcopy(model)  # before the network is moved and compiled
         super().__init__(number, recipe, schedule, model, feed, device, world, log_steps(recipe, schedule), rule)
         splits = data.evaluate if world.writes else {}
-        self.evaluator = Evaluator(twin, self.likelihood, splits, device, recipe.run.evaluate_batch)
+        batch, workers = recipe.run.evaluate_batch, recipe.data.workers
+        self.evaluator = Evaluator(twin, self.likelihood, splits, device, batch, workers)
         self.guard = Guard(recipe.run.explode, data.classes)
         self.seen = 0  # steps observed
         self.rollbacks = 0

@@ -29,12 +29,15 @@ class Evaluator:
         splits: Mapping[str, Examples],
         device: torch.device,
         batch_size: int,
+        workers: int = 0,
     ) -> None:
         self.model = model.to(device).eval()
         self.likelihood = likelihood
         self.device = device
         self.batches = {
-            split: eval_batches(data, min(batch_size, len(data)), device) for split, data in splits.items() if len(data)
+            split: eval_batches(data, min(batch_size, len(data)), device, workers=workers)
+            for split, data in splits.items()
+            if len(data)
         }
         self.labels = {split: splits[split].labels for split in self.batches}
         self.total: dict[str, Tensor] = {}
