@@ -63,21 +63,21 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     from atmc import data
     from atmc.posterior import metrics
     from atmc.posterior.uncertainty import from_probs
+    from atmc.report.reading import pixels
 
     found = data.load(name, split, root=reading.recipe.data.root)
     known = reading.run.manifest["data"]
     if tuple(found.classes) == tuple(known["classes"]):
         if tuple(found.shape) != tuple(known["shape"]):
             raise InputError(f"{name} has examples of shape {list(found.shape)}, the run was made for {known['shape']}")
-        return found, metrics.summary(reading.posterior.sample_probs(found, device=device), found.labels.numpy())
+        return found, metrics.summary(reading.ask(pixels(found), device), found.labels.numpy())
     from dataclasses import replace
 
-    from atmc.report.reading import pixels
     from atmc.report.strangers import elsewhere
 
     home = reading.examples("test")
     strange = elsewhere(name, pixels(home, [0]), len(found), reading.recipe.data.root)
-    there = reading.posterior.sample_probs(strange.images, device=device)
+    there = reading.ask(strange.images, device)
     here = reading.probs("test", home, device)
     result = metrics.detection(from_probs(here).entropy.numpy(), from_probs(there).entropy.numpy())
     return replace(found, images=strange.images), {**result, "samples": len(here)}

@@ -226,7 +226,7 @@ def _stranger(reading: Reading, kind: str, home: Examples, probs: NDArray[Any]) 
 
     some = pixels(home, range(min(len(home), SHOWN)))
     images = make(kind, some, SHOWN, reading.recipe.data.root)
-    other = reading.posterior.sample_probs(images.images).numpy()
+    other = reading.ask(images.images)
     here, there = from_probs(probs).entropy.numpy(), from_probs(other).entropy.numpy()
     found = metrics.detection(here, there)
     strip = _png(torch.cat(list(images.images[:STRIP]), dim=2))

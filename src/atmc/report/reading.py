@@ -66,11 +66,20 @@ class Reading:
         if len(self.run.bank) == 0:
             raise InputError(f"{self.path} has no samples yet; go on with atmc sample {self.path}")
         stored = split in self.run.splits
-        found = self.run.predictions(split) if stored else self.posterior.sample_probs(pixels(data), device=device)
-        probs: NDArray[np.float32] = found.numpy()
+        probs = self.run.predictions(split).numpy() if stored else self.ask(pixels(data), device)
         if probs.ndim != 3 or probs.shape[1] != len(data) or probs.shape[2] != len(data.classes):
             raise InputError(f"{self.path}: the predictions are not for the {len(data)} {split} images of {data.name}")
         return probs
+
+    def ask(self, images: Tensor, device: str | None = None) -> NDArray[np.float32]:
+        """What each sample says about `images`, with as many threads as the run had: small networks want few."""
+        import torch
+
+        from atmc.chain.numerics import numerics
+
+        with numerics(self.recipe, torch.device("cpu")):
+            found: NDArray[np.float32] = self.posterior.sample_probs(images, device=device).numpy()
+        return found
 
     def traces(self) -> tuple[Trace, ...]:
         """Loss, temperature and thermostat of every chain."""
