@@ -146,6 +146,23 @@ def test_frozen_batchnorm_can_be_sampled_and_stays_frozen() -> None:
     assert torch.equal(posterior.state(0)["1.running_mean"], torch.zeros(4))
 
 
+class Idle(nn.Module):
+    """A network with a parameter that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.idle = nn.Linear(2, 2), nn.Parameter(torch.zeros(50))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x)
+
+
+def test_a_parameter_that_the_data_do_not_reach_is_drawn_from_its_prior() -> None:
+    posterior = sample(Idle(), moons(), epochs=100, prior=priors.gaussian(0.5), progress=None)
+    drawn = torch.stack([posterior.state(k)["idle"] for k in range(len(posterior))])
+    assert 0.3 < float(drawn[-5:].std()) < 0.7
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [

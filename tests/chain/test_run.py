@@ -281,3 +281,32 @@ def test_streamed_shards_are_run_and_resumed_exactly(tiny: Any, change: Any, tmp
     run(recipe, tmp_path / "parts", progress=None)
     assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
     assert RunDir.open(tmp_path / "whole").predictions("test").shape == (2, 24, 3)
+
+
+def test_the_engine_needs_neither_pydantic_nor_rich_nor_typer(tmp_path: Path) -> None:
+    """A machine with a GPU often has torch and little else."""
+    import subprocess
+    import sys
+
+    program = f"""
+import sys
+for name in ("pydantic", "rich", "typer", "matplotlib", "jinja2", "sklearn", "PIL"):
+    sys.modules[name] = None
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from conftest import TINY
+from atmc.chain import run, RunDir
+assert run(TINY, {str(tmp_path / "run")!r}).status == "done"
+assert run(TINY, {str(tmp_path / "run")!r}).status == "done"
+assert len(RunDir.open({str(tmp_path / "run")!r}).bank) == 5
+from atmc.chain.recipe import load_recipe
+from atmc.errors import InputError
+try:
+    load_recipe("digits-atmc")
+except InputError as error:
+    print(error)
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "recipe files need pydantic: pip install 'atmc[cli]'" in done.stdout
+    assert "sample 5" in done.stderr  # plain lines where there is no terminal

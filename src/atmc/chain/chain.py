@@ -24,6 +24,7 @@ from atmc.chain.schedule import Schedule
 from atmc.chain.settings import Recipe
 from atmc.data import Batches
 from atmc.errors import RunError
+from atmc.samplers import Sampler
 
 AHEAD = 64  # steps enqueued at a time; the device is at most two such stretches behind the host
 
@@ -110,6 +111,17 @@ class Chain(Motor):
             self.stream.synchronize()
         if not all_finite(list(self.model.state_dict().values())):
             return Divergence(self.done, float("nan"), "a weight is not finite")
+        if skipped := self._skipped():
+            return Divergence(self.done, float("nan"), skipped)
+        return None
+
+    def _skipped(self) -> str | None:
+        """What the sampler has to say about steps it left out on the device, for a gradient that was not finite."""
+        if isinstance(self.optimizer, Sampler):
+            try:
+                self.optimizer.check()
+            except RuntimeError as error:
+                return str(error)
         return None
 
     def _take(self, seen: Observation) -> Divergence | None:
@@ -196,6 +208,7 @@ class Chain(Motor):
                 self.masses = [_on(m, self.device) for m in mass] if isinstance(mass, list) else None
                 self.begin_phase()
             assert self.optimizer is not None
+            self._skipped()  # belongs to the steps that are being given up
             self.fresh = fresh
             self.set_weights(unpack(values["model"], tensors))
             restore_optimizer_(self.optimizer, optimizer)

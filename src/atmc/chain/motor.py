@@ -67,6 +67,7 @@ class Motor:
         self.fresh = True
         self.begin_phase()
         self.clock.set(step, self.clock.scale)
+        self.synchronize()  # all that was made so far was made on another stream
         self.on_stream(lambda: self.feed.start(step))
 
     def begin_phase(self) -> None:

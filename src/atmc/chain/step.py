@@ -89,8 +89,10 @@ class Step:
         if self._flat is not None:
             nll = self._exchange(nll)
         if self.prior is not None:
-            grads = [p.grad for p in self.prior_params]
-            self.prior.add_grad_(self.prior_params, grads, self.prior_share)
+            for p in self.prior_params:
+                if p.grad is None:  # the loss does not reach it: its posterior is its prior
+                    p.grad = torch.zeros_like(p)
+            self.prior.add_grad_(self.prior_params, [p.grad for p in self.prior_params], self.prior_share)
         return nll
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
