@@ -26,7 +26,9 @@ def _finite(value: float) -> float:
 
 
 def _who(run: RunFacts) -> str:
-    return f"{run.method} ({run.name})" if run.method.lower() not in run.name.lower() else run.name
+    """The run's name, with its method where the name does not say it."""
+    method = run.method.partition(",")[0].partition(" +")[0]
+    return run.name if method.lower() in run.name.lower() else f"{method} ({run.name})"
 
 
 def _how_good(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
