@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import io
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ import numpy as np
 
 from atmc.errors import InputError, RunError
 from atmc.posterior import metrics
+from atmc.report.cards import cards_of, png_of
 from atmc.report.facts import (
     Bins,
     Finding,
     Growth,
-    ImageCard,
     ReportData,
     RiskCoverage,
     RunFacts,
@@ -28,13 +27,11 @@ from atmc.report.reading import Reading, pixels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from atmc.chain.examples import Examples
     from atmc.chain.settings import Recipe
 
 METHODS = {"atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC", "sgld": "SGLD", "sgd": "SGD"}
-CARDS = 6
 STRIP = 8  # of them shown to the reader
 SHOWN = 500  # strangers shown to a network
 GROWTH_POINTS = 60
@@ -87,7 +84,7 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
     if reading.run.status != "done":
         notes.append(f"This run has not finished; go on with: atmc sample {reading.path}")
     scaled, scaled_by = _scaled(reading, mean, labels)
-    cards = _cards(data, probs) if len(data.shape) == 3 else ((), ())
+    cards = cards_of(data, probs) if len(data.shape) == 3 else ((), ())
     return RunFacts(
         name=name,
         method=_method(recipe),
@@ -173,50 +170,6 @@ def _scaled(reading: Reading, mean: Any, labels: Any) -> tuple[Scores | None, fl
     return _scores(metrics.scores(metrics.apply_temperature(mean, by), labels)), by
 
 
-def _cards(data: Examples, probs: NDArray[Any]) -> tuple[tuple[ImageCard, ...], tuple[ImageCard, ...]]:
-    """The images the predictive is surest and least sure about."""
-    from atmc.posterior.uncertainty import from_probs
-
-    prediction = from_probs(probs)
-    doubt = prediction.entropy.numpy()
-    order = np.argsort(doubt, kind="stable")
-
-    chosen = [int(i) for i in (*order[:CARDS], *order[::-1][:CARDS])]
-    images = pixels(data, chosen)
-
-    def card(place: int) -> ImageCard:
-        i = chosen[place]
-        p = prediction.probs[i].numpy()
-        top = np.argsort(-p, kind="stable")[:3]
-        share = float(prediction.epistemic[i]) / doubt[i] if len(probs) > 1 and doubt[i] > 0.05 else None
-        return ImageCard(
-            png=_png(images[place]),
-            truth=data.classes[int(data.labels[i])],
-            bars=tuple((data.classes[c], float(p[c])) for c in top),
-            epistemic_share=share,
-            small=max(data.shape[1:]) <= 64,
-        )
-
-    cards = [card(place) for place in range(len(chosen))]
-    half = len(cards) // 2
-    return tuple(cards[:half]), tuple(cards[half:])
-
-
-def _png(image: Tensor) -> bytes:
-    from PIL import Image
-
-    if not str(image.dtype).endswith("uint8"):  # a user's own floats: shown from darkest to brightest
-        low, high = image.min(), image.max()
-        image = ((image - low) / (high - low).clamp_min(1e-12) * 255).byte()
-    array = image.permute(1, 2, 0).numpy()
-    array = array[..., :3] if array.shape[2] >= 3 else array[..., 0]
-    picture = Image.fromarray(np.ascontiguousarray(array))
-    picture.thumbnail((STRIP * 256, 256))
-    buffer = io.BytesIO()
-    picture.save(buffer, "png")
-    return buffer.getvalue()
-
-
 def _stranger(reading: Reading, kind: str, home: Examples, probs: NDArray[Any]) -> Strangers:
     """How the doubt on images from elsewhere compares with that on the test set."""
     import torch
@@ -229,7 +182,7 @@ def _stranger(reading: Reading, kind: str, home: Examples, probs: NDArray[Any]) 
     other = reading.ask(images.images)
     here, there = from_probs(probs).entropy.numpy(), from_probs(other).entropy.numpy()
     found = metrics.detection(here, there)
-    strip = _png(torch.cat(list(images.images[:STRIP]), dim=2))
+    strip = png_of(torch.cat(list(images.images[:STRIP]), dim=2))
     alone = None
     if len(probs) > 1:
         last = [from_probs(p[-1:]).entropy.numpy() for p in (probs, other)]
