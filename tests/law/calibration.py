@@ -32,12 +32,14 @@ def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
 
 def gradient(y: Tensor, batch: int, generator: torch.Generator) -> Gradient:
     """∇U for a standard normal prior, from `batch` examples of each row's own data, drawn anew at every call."""
+    # Random orders of the examples cut into batches: all batches of an order together have each example once.
+    order = torch.rand((1024 if batch < POINTS else 1, POINTS), generator=generator).argsort(1)
+    batches = torch.cat([(order // batch == i) * (POINTS / batch) for i in range(POINTS // batch)])
 
     def estimate(theta: Tensor) -> Tensor:
         residual = theta @ DESIGN.T - y
         if batch < POINTS:
-            order = torch.rand(y.shape, generator=generator).argsort(1)
-            residual = residual * (order < batch) * (POINTS / batch)
+            residual = residual * batches[torch.randint(len(batches), (len(y),), generator=generator)]
         return residual @ DESIGN / NOISE**2 + theta
 
     return estimate

@@ -21,13 +21,13 @@ HYPERBOLIC = Settings("ATMC", h=0.1, m=2.0, d=1.2, c=0.9, t=1.5, mu=0.5)
 
 Check = Callable[[Maker], Verdict]
 CHECKS: dict[str, Check] = {
-    "invariance, gaussian": lambda make: invariance(make, GAUSSIAN, rows=1024),
-    "invariance, hyperbolic": lambda make: invariance(make, HYPERBOLIC, rows=1024),
+    "invariance, gaussian": lambda make: invariance(make, GAUSSIAN, rows=512),
+    "invariance, hyperbolic": lambda make: invariance(make, HYPERBOLIC, rows=512),
     # A fine point of the noise variance shows where bh is not small.
     "invariance, strong friction": lambda make: invariance(
         make, Settings("ATMC", h=0.1, m=2.0, d=6.0, t=1.5), rows=1024
     ),
-    "start": lambda make: thermostat_starts_at_zero(make, GAUSSIAN, rows=1024),
+    "start": lambda make: thermostat_starts_at_zero(make, GAUSSIAN, rows=512),
     "streams": lambda make: global_stream(make, SEED),
 }
 

@@ -10,9 +10,16 @@ from .laws import atmc_harmonic, sghmc_harmonic
 from .makers import real
 from .order import STIFFNESS, momentum_bias, order
 
+# Dh = 0.72 throughout. SGNHT's fluctuating friction has the larger term of fourth order (a ratio of 4.7 at h = 0.24,
+# D = 3, measured on eight times the chains) and gets the smaller step. As used, the ratios so measured are 4.0 to 4.2.
 CASES = [
-    Settings(sampler, h=0.24, d=3.0, c=c, scheme=scheme)
-    for sampler, scheme in (("ATMC", "fused"), ("ATMC", "strang"), ("SGNHT", "fused"), ("SGHMC", "fused"))
+    Settings(sampler, h=h, d=0.72 / h, c=c, scheme=scheme)
+    for sampler, scheme, h in (
+        ("ATMC", "fused", 0.24),
+        ("ATMC", "strang", 0.24),
+        ("SGNHT", "fused", 0.12),
+        ("SGHMC", "fused", 0.24),
+    )
     for c in (math.inf, 2.0)
 ]
 
@@ -26,7 +33,7 @@ def test_the_bias_is_of_second_order(settings: Settings) -> None:
 
 def test_the_papers_step_is_not() -> None:
     """With a friction frozen over the step, under a hyperbolic K: the same test, which this one must fail."""
-    measured = order(real, Settings("SGHMC", h=0.1, d=5.0, c=1.0, friction="frozen"), rows=8192, time=60.0)
+    measured = order(real, Settings("SGHMC", h=0.1, d=5.0, c=1.0, friction="frozen"))
     assert not measured.allows(4.0), str(measured)
 
 

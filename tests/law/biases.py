@@ -1,15 +1,19 @@
-"""The bias of the two hyperbolic momentum steps, as tables: `python -m tests.law.friction` from the repository's root.
+"""Biases of the step as tables, for the documentation: `python -m tests.law.biases` from the repository's root.
 
-First E[mK'² − T mK'']/T under the step's own stationary law, which is 0 for a step without bias; by quadrature, so
-without Monte-Carlo error. The first rows are the paper's CIFAR-10 setting. Then whole chains: the relative bias of
-Var θ on a harmonic target of stiffness 4, with its standard error.
+First the bias of Var θ at h and h/2 for the cases of `test_order.py`, on eight times the chains. Then the two
+hyperbolic momentum steps: E[mK'² − T mK'']/T under the step's own stationary law, 0 for a step without bias; by
+quadrature, so without Monte-Carlo error. The first rows there are the paper's CIFAR-10 setting. Last, both steps in
+whole chains: the relative bias of Var θ on a harmonic target of stiffness 4.
 """
 
 from __future__ import annotations
 
-from .harness import Settings
+import math
+
+from .harness import Settings, combine
 from .makers import real
-from .order import bias, momentum_bias
+from .order import bias, momentum_bias, order
+from .test_order import CASES
 
 SETTINGS = (
     # label, m, c, D, T, and the steps
@@ -18,6 +22,20 @@ SETTINGS = (
     ("m = c = T = 1, D = 1", 1.0, 1.0, 1.0, 1.0, (0.2, 0.1, 0.05)),
     ("m = c = T = 1, D = 5", 1.0, 1.0, 5.0, 1.0, (0.2, 0.1, 0.05)),
 )
+
+
+def order_table(runs: int = 8) -> str:
+    """Bias of Var θ at h and h/2, and their ratio."""
+    lines = ["| case | h | bias at h | at h/2 | ratio |", "| --- | --- | --- | --- | --- |"]
+    for settings in CASES:
+        pairs = [order(real, settings, seed=90_000 + 2 * i) for i in range(runs)]
+        weights = [1 / runs] * runs
+        b, half = combine(weights, [p.at_h for p in pairs]), combine(weights, [p.at_half for p in pairs])
+        ratio = b.mean / half.mean
+        error = ratio * math.hypot(b.se / b.mean, half.se / half.mean)
+        cells = f"{b.mean:.2%} ± {b.se:.2%} | {half.mean:.2%} ± {half.se:.2%} | {ratio:.2f} ± {error:.2f}"
+        lines.append(f"| {settings} | {settings.h} | {cells} |")
+    return "\n".join(lines)
 
 
 def momentum_table() -> str:
@@ -45,4 +63,4 @@ def chain_table(rows: int = 32_768, time: float = 120.0) -> str:
 
 
 if __name__ == "__main__":
-    print(momentum_table(), chain_table(), sep="\n\n")
+    print(order_table(), momentum_table(), chain_table(), sep="\n\n")
