@@ -26,7 +26,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 # Reinstalls only when what is to be installed has changed.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt src/atmc/samplers/step.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

@@ -1,7 +1,8 @@
 """Bayesian deep learning by sampling, for PyTorch.
 
 Samplers are optimizers (`ATMC`, `SGNHT`, `SGHMC`, `SGLD`), `Potential` makes the gradient they want, `sample` does all
-of it, and `Posterior` says what the samples say. What a plain training loop does not need is imported when first used.
+of it, and `Posterior` says what the samples say. Names are imported when first used: the command line's help does not
+wait for PyTorch.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .samplers import ATMC, SGHMC, SGLD, SGNHT, CyclicCosine
-from .target import Potential, likelihoods, priors
-
 if TYPE_CHECKING:
     from .chain.api import sample
     from .posterior import Posterior, Prediction
+    from .samplers import ATMC, SGHMC, SGLD, SGNHT, CyclicCosine
+    from .target import Potential, likelihoods, priors
 
 __version__ = "0.1.0"
 
@@ -32,12 +32,24 @@ __all__ = [
     "sample",
 ]
 
-_LAZY = {"sample": "atmc.chain.api", "Posterior": "atmc.posterior", "Prediction": "atmc.posterior"}
+_HOMES = {
+    **dict.fromkeys(("ATMC", "SGHMC", "SGLD", "SGNHT", "CyclicCosine"), "samplers"),
+    **dict.fromkeys(("Potential", "likelihoods", "priors"), "target"),
+    **dict.fromkeys(("Posterior", "Prediction"), "posterior"),
+    "sample": "chain.api",
+}
+_FOLDERS = ("chain", "data", "nn", "posterior", "report", "samplers", "target")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    if name in ("chain", "data", "nn", "posterior", "report"):
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"atmc.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _FOLDERS:
         return importlib.import_module(f"atmc.{name}")
     raise AttributeError(f"module 'atmc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *_FOLDERS})

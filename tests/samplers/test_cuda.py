@@ -222,3 +222,43 @@ def test_noise_is_normal(kit):
         for lag in (1, 512, 1024, 2048):
             assert abs(float((x[:-lag] * x[lag:]).mean())) < 4.9 / (n - lag) ** 0.5
     assert abs(float((draws[0] * draws[1]).mean())) < 4.9 / n**0.5
+
+
+def test_masses_of_both_kinds_together(kit):
+    results = []
+    for body in ("single", "fused"):
+        params = kit.problem("cuda")
+        mass = [torch.full_like(p, 3.0).detach() if i % 2 else 7.0 for i, p in enumerate(params)]
+        sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, mass=mass, body=body)
+        kit.run(sampler, params, 6)
+        results.append(kit.snapshot(sampler, params))
+    assert_close(*results, 5e-5)
+
+
+def test_a_bad_step_is_forgotten_when_the_chain_is_put_back(kit):
+    params = kit.problem("cuda")
+    sampler = atmc.ATMC(params, lr=0.05, noise=1.0)
+    kit.run(sampler, params, 1)
+    saved = sampler.state_dict()
+    kit.run(sampler, params, 2, start=1)
+    params[0].grad[0] = math.nan
+    sampler.step()  # step 3 is bad
+    sampler.load_state_dict(saved)
+    kit.run(sampler, params, 2, start=1)
+    before = kit.snapshot(sampler, params)
+    kit.run(sampler, params, 1, start=3)  # the same number, and nothing wrong with it now
+    sampler.check()
+    assert not torch.equal(before[1], params[1])
+
+
+def test_shards_of_two_precisions_skip_together(kit):
+    params = [torch.nn.Parameter(torch.ones(100, device="cuda", dtype=d)) for d in (torch.float32, torch.bfloat16)]
+    sampler = atmc.ATMC([("a", params[0]), ("b", params[1])], lr=0.05, noise=1.0)
+    kit.run(sampler, params, 1)
+    before = kit.snapshot(sampler, params)
+    kit.set_gradients(params, 1)
+    params[1].grad[0] = math.nan
+    sampler.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
+    with pytest.raises(RuntimeError, match="b was not finite"):
+        sampler.check()

@@ -36,7 +36,8 @@ class ATMC(KineticSampler):
             lets it react in hundreds of steps. Infinite freezes ξ where it is.
         momentum_init: "zero", or "law" to draw the first momenta from exp(−K(p)/T).
         thermostat_init: ξ at the start. 0 is a value like any other.
-        seed: of the sampler's own noise stream, which nothing else in the process touches.
+        seed: of the sampler's own noise stream, which nothing else in the process touches. Samplers that run side by
+            side need different seeds, or equal shapes get equal noise.
         scheme: "fused", one momentum step per gradient; or "strang", two halves with a synchronised time between.
         friction: "corrected" (second order, see `integrator.momentum_step`) or "frozen", the paper's. They differ for a
             finite speed limit only.
@@ -50,6 +51,7 @@ class ATMC(KineticSampler):
     """
 
     slots = ("momentum", "thermostat")
+    adaptive = True
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ def full_noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
         return fused_triton.noise(sampler, shard)
     step, flats = int(shard.step), []
     for draw in range(draws(sampler)):
-        flat = torch.zeros(shard.total, dtype=shard.dtype)
+        flat = torch.zeros(shard.total, dtype=shard.dtype, device="cpu")
         for p, offset, block in zip(shard.params, shard.offsets, shard.first_blocks, strict=True):
             fused_native.fill_normal(
                 flat[offset : offset + p.numel()], block, sampler._key, step, 2 * shard.number + draw

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from . import fused_native
@@ -45,33 +47,66 @@ def check_group(group: dict[str, Any], number: int) -> None:
                 "be sampled (split a complex one with torch.view_as_real)"
             )
     check_hyperparameters(group, number)
-    mass = group.get("mass")
+    for key in ("lr", "temperature"):
+        value = group[key]
+        if isinstance(value, Tensor):
+            if value.ndim != 0 or (value.is_cuda and value.dtype != torch.float32):
+                raise ValueError(f"{key} of group {number} must be a 0-dim tensor, in float32 on a GPU")
+            check_hyperparameters({key: float(value)}, number)
+    start = group.get("thermostat_init", 0.0)
+    if not isinstance(start, numbers.Real) or not math.isfinite(start):
+        raise ValueError(f"thermostat_init of group {number} must be a finite number, not {start!r}")
+    choose(f"momentum_init of group {number}", group.get("momentum_init", "zero"), ("zero", "law"))
+    mass = group.get("mass", 1.0)
+    if isinstance(mass, Tensor):
+        raise ValueError(
+            f"mass of group {number} is a tensor: give a number, or a sequence with one for each parameter"
+        )
     if isinstance(mass, (list, tuple)):
         if len(mass) != len(group["params"]):
-            raise ValueError(f"group {number}: {len(mass)} masses for {len(group['params'])} parameters")
+            raise ValueError(f"mass of group {number}: {len(mass)} of them for {len(group['params'])} parameters")
         for i, (m, p) in enumerate(zip(mass, group["params"], strict=True)):
+            name = parameter_name(group, number, i)
             if isinstance(m, Tensor) and m.shape != p.shape:
-                name = parameter_name(group, number, i)
                 raise ValueError(f"mass of parameter {name} has shape {list(m.shape)}, not {list(p.shape)}")
+            if isinstance(m, Tensor) and not bool(((m > 0) & m.isfinite()).all()):
+                raise ValueError(f"mass of parameter {name} must be finite and > 0 everywhere")
 
 
 def check_hyperparameters(group: dict[str, Any], number: int) -> None:
-    """Refuse numbers out of range. Tensors are trusted: they may live on a device, and looking would synchronise."""
+    """Refuse values out of range; numbers of other libraries become plain ones.
+
+    A tensor on a device is looked at only where a group is added: later that would synchronise.
+    """
     for key, (low, closed, infinite) in BOUNDS.items():
         if key not in group:
             continue
-        for value in group[key] if isinstance(group[key], (list, tuple)) else [group[key]]:
-            if isinstance(value, Tensor):
+        values = group[key] if isinstance(group[key], (list, tuple)) else [group[key]]
+        for value in values:
+            if isinstance(value, Tensor) and value.device.type != "cpu":
                 continue
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or math.isnan(value):
+            if isinstance(value, Tensor) and value.numel() > 1:
+                continue  # masses of elements: looked at once, in `check_group`
+            if not isinstance(value, (numbers.Real, Tensor)) or isinstance(value, bool) or math.isnan(float(value)):
                 raise ValueError(f"{key} of group {number} must be a number, not {value!r}")
-            if value < low or (value == low and not closed) or (math.isinf(value) and not infinite):
+            plain = float(value)
+            if plain < low or (plain == low and not closed) or (math.isinf(plain) and not infinite):
                 range_ = f"{'' if infinite else 'finite and '}{'>=' if closed else '>'} {low:g}"
-                raise ValueError(f"{key} of group {number} is {value}: it must be {range_}")
+                raise ValueError(f"{key} of group {number} is {plain:g}: it must be {range_}")
+        if isinstance(group[key], numbers.Real) and type(group[key]) not in (int, float):
+            group[key] = float(group[key])
 
 
-def check_finite(shard: Shard, grads: list[Tensor | None]) -> None:
-    """Refuse a NaN or infinite gradient."""
+def first_nonfinite(shard: Shard, grads: list[Tensor | None]) -> str | None:
+    """The name of the first parameter with a NaN or infinite gradient."""
     for grad, name in zip(grads, shard.names, strict=True):
         if grad is not None and not fused_native.all_finite(grad):
-            raise RuntimeError(f"the gradient of parameter {name} is not finite; the step was not taken")
+            return name
+    return None
+
+
+def whole(key: str, value: Any, least: int | None = None) -> int:
+    """A whole number, of whatever library."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or (least is not None and value < least):
+        raise ValueError(f"{key} must be a whole number{'' if least is None else f', at least {least}'}, not {value!r}")
+    return int(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,9 @@ def library() -> ctypes.CDLL | None:
         loaded = ctypes.CDLL(spec.origin)
     except OSError:
         return None
+    loaded.atmc_settings_size.restype = ctypes.c_int64
+    if loaded.atmc_settings_size() != ctypes.sizeof(Settings):  # built from an older source: not to be trusted
+        return None
     address, count = ctypes.c_void_p, ctypes.c_int64
     for real in ("float", "double"):
         step = getattr(loaded, f"atmc_step_{real}")
@@ -90,7 +94,7 @@ def library() -> ctypes.CDLL | None:
 
 def usable(shard: Shard) -> bool:
     """Whether the compiled step can run on this shard."""
-    return shard.device.type == "cpu" and shard.params[0].dtype == shard.dtype and library() is not None
+    return shard.device.type == "cpu" and shard.layouts[0][0] == shard.dtype and library() is not None
 
 
 def fill_normal(out: Tensor, first_block: int, key: int, step: int, stream: int) -> None:
@@ -115,6 +119,10 @@ def all_finite(t: Tensor) -> bool:
 @lru_cache(maxsize=1)
 def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="atmc-step")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork: the child makes its own
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
@@ -159,13 +167,15 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
             call(task)
     if measure:
         found = torch.full_like(shard.readings, float("nan"))
+        for index in {index for index, _, _ in tasks}:
+            found[index] = 0.0
         for index, _, sums in tasks:
-            found[index] = found[index].nan_to_num(0.0) + torch.tensor(sums[:2], dtype=torch.float64)
+            found[index] += torch.tensor(sums[:2], dtype=torch.float64, device="cpu")
         if "momentum" not in shard.flat:
             found[:, 0] = float("nan")
         shard.readings.copy_(found)
     if sampler.shared_thermostat:
-        shard.scratch["heat"] = [torch.tensor(sum(sums[2] for _, _, sums in tasks), dtype=shard.dtype)]
+        shard.scratch["heat"] = [torch.tensor(sum(sums[2] for _, _, sums in tasks), dtype=shard.dtype, device="cpu")]
     shard.step.add_(1)
 
 

@@ -30,7 +30,7 @@ except ImportError:  # no Triton on this machine: the other bodies serve
     kernels = None  # type: ignore[assignment]
 
 NEVER = 2**62  # "no step was bad": larger than any code of a bad step
-CODE = 2**20  # a bad step is noted as step · CODE + tensor
+SHARD, CODE = 2**16, 2**20  # a bad step is noted as step · CODE + shard · SHARD + tensor
 
 
 def usable(shard: Shard) -> bool:
@@ -39,35 +39,49 @@ def usable(shard: Shard) -> bool:
         kernels is not None
         and shard.device.type == "cuda"
         and shard.params[0].dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-        and all(
-            not isinstance(group[key], Tensor) or (group[key].dtype == torch.float32 and group[key].is_cuda)
-            for group in shard.groups
-            for key in ("lr", "temperature")
-        )
     )
+
+
+class Alarm:
+    """Which step had a gradient that is not finite, on one device; the shards there share it and skip together."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.step = torch.full((), -1, dtype=torch.int64, device=device)
+        self.first = torch.full((), NEVER, dtype=torch.int64, device=device)
+
+    def reset(self) -> None:
+        """Forget what was noted: the chain has been put back to another step."""
+        self.step.fill_(-1)
+        self.first.fill_(NEVER)
 
 
 class Plan:
     """What the kernels need to know about a shard, on its device."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, alarm: Alarm) -> None:
         device = shard.device
         chunks = [
             (index, start) for index, p in enumerate(shard.params) for start in range(0, max(p.numel(), 1), BLOCK)
         ]
         self.count = len(chunks)
-        self.chunks = torch.tensor(chunks, dtype=torch.int64).to(device)
+        self.chunks = torch.tensor(chunks, dtype=torch.int64, device="cpu").to(device)
         # One row a parameter: eight integers (addresses, sizes), then eight float64 numbers (hyper-parameters).
         self.table = torch.zeros((len(shard.params), 16), dtype=torch.int64, device=device)
         self.partial = torch.full((self.count, 3), float("nan"), dtype=torch.float64, device=device)
         self.ticket = torch.zeros((), dtype=torch.int32, device=device)
-        self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
-        self.first_bad = torch.full((), NEVER, dtype=torch.int64, device=device)
+        self.bad = alarm
         self.uploaded = b""  # what is in the table now
         # Pinned memory cannot be allocated while a graph is captured, and a captured copy keeps its source for good.
-        self.spare = [torch.empty((len(shard.params), 16), dtype=torch.int64).pin_memory() for _ in range(8)]
+        shape = (len(shard.params), 16)
+        self.spare = [torch.empty(shape, dtype=torch.int64, device="cpu").pin_memory() for _ in range(8)]
         self.kept: dict[bytes, Tensor] = {}
         self.mass: Tensor | None = None
+        self.aligned = False  # whether blocks may load whole vectors
+
+    def forget(self) -> None:
+        """Readings and alarms of the chain as it was would mislead the one that takes its place."""
+        self.partial.fill_(float("nan"))
+        self.bad.reset()
 
     def upload(self, values: np.ndarray[Any, Any]) -> None:
         """Bring a new table to the device, if it is not there already, without waiting for it.
@@ -89,26 +103,59 @@ class Plan:
             self.uploaded = raw
 
 
-def plan_of(shard: Shard) -> Plan:
+def plan_of(sampler: Sampler, shard: Shard) -> Plan:
     plan = shard.scratch.get("plan")
     if plan is None:
-        plan = shard.scratch["plan"] = Plan(shard)
+        others = [other.scratch["plan"].bad for other in sampler._shards if "plan" in other.scratch]
+        alarm = next((bad for bad in others if bad.step.device == shard.device), None) or Alarm(shard.device)
+        plan = shard.scratch["plan"] = Plan(shard, alarm)
     assert isinstance(plan, Plan)
     return plan
 
 
+def prepare(sampler: Sampler, work: list[tuple[Shard, list[Tensor | None], Any]]) -> None:
+    """Bring the tables to the device for all shards that the kernel will run, and look at their gradients if asked to.
+
+    For all of them before any of them moves: a gradient that is not finite stops the whole step.
+    """
+    for shard, grads, body in work:
+        if body is not fused:
+            continue
+        plan = plan_of(sampler, shard)
+        plan.aligned = _upload(sampler, shard, plan, _in_memory_order(shard, grads))
+        if sampler._policy(shard) == "skip":
+            kernels.check_kernel[(plan.count,)](
+                plan.chunks,
+                plan.table,
+                shard.step,
+                plan.bad.step,
+                plan.bad.first,
+                shard.number * SHARD,
+                CODE=CODE,
+                DTYPE=_dtype(shard),
+                BLOCK=BLOCK,
+            )
+
+
+def _in_memory_order(shard: Shard, grads: list[Tensor | None]) -> list[Tensor | None]:
+    """Gradients as vectors in the parameters' memory order; copies, where there are any, stay where they are."""
+    kept = shard.scratch.setdefault("gradients", {})
+    out: list[Tensor | None] = []
+    for index, (g, p) in enumerate(zip(grads, shard.params, strict=True)):
+        if g is not None and g.stride() != p.stride():
+            copy = kept.setdefault(index, torch.empty_like(p))
+            copy.copy_(g)
+            g = copy
+        out.append(None if g is None else memory_order(g, p))
+    return out
+
+
 def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
-    """Run the step of a whole shard. Whether it is one to be measured, the device decides by the step's number."""
-    plan = plan_of(shard)
-    grads = [None if g is None else memory_order(g, p) for g, p in zip(grads, shard.params, strict=True)]
-    aligned = _upload(sampler, shard, plan, grads)
+    """Run the step of a whole shard, after `prepare`. Whether it is measured, the device decides by its number."""
+    plan = plan_of(sampler, shard)
     flat = shard.flat
     checked = sampler._policy(shard) == "skip"
     grid = (plan.count,)
-    if checked:
-        kernels.check_kernel[grid](
-            plan.chunks, plan.table, shard.step, plan.bad_step, plan.first_bad, CODE, DTYPE=_dtype(shard), BLOCK=BLOCK
-        )
     empty = plan.ticket
     kernels.step_kernel[grid](
         plan.chunks,
@@ -119,7 +166,7 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
         plan.mass if plan.mass is not None else empty,
         shard.step,
         plan.ticket,
-        plan.bad_step,
+        plan.bad.step,
         plan.partial,
         sampler._key,
         shard.number,
@@ -135,7 +182,7 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
         CHECKED=checked,
         DTYPE=_dtype(shard),
         STATE=tl.float64 if shard.dtype == torch.float64 else tl.float32,
-        ALIGN=16 if aligned else 1,
+        ALIGN=16 if plan.aligned else 1,
         BLOCK=BLOCK,
         num_warps=8,
     )
@@ -153,7 +200,7 @@ def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | Non
         if isinstance(mass, Tensor):
             _place_mass(shard, plan, i, mass)
             mass = 1.0
-        lr, temperature = group["lr"], group["temperature"]
+        lr, temperature = _host_value(group["lr"]), _host_value(group["temperature"])
         limit = group.get("speed_limit", float("inf"))
         table[i] = (
             p.data_ptr(),
@@ -180,21 +227,26 @@ def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | Non
     return bool((table[:, :2] % 16 == 0).all()) and all(o % 4 == 0 for o in shard.offsets)
 
 
+def _host_value(value: Any) -> Any:
+    """A tensor on the host is read here, one on the device by the kernel."""
+    return float(value) if isinstance(value, Tensor) and not value.is_cuda else value
+
+
 def _place_mass(shard: Shard, plan: Plan, index: int, mass: Tensor) -> None:
     """Keep a flat copy of per-element masses beside the momenta, 1 where a parameter has a single mass of its own."""
     if plan.mass is None:
         plan.mass = torch.ones_like(shard.flat["momentum"])
-    source = (mass.data_ptr(), mass._version)
-    known = shard.scratch.setdefault("mass", {})
-    if known.get(index) != source:
+    known = shard.scratch.setdefault("mass", {})  # holds the tensors themselves, so that no address is used twice
+    source, version = known.get(index, (None, -1))
+    if source is not mass or version != mass._version:
         vector = memory_order(mass.to(shard.device, shard.dtype), shard.params[index])
         plan.mass[shard.offsets[index] : shard.offsets[index] + vector.numel()].copy_(vector)
-        known[index] = source
+        known[index] = (mass, mass._version)
 
 
 def noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
     """The noise of this step as the fused kernel draws it, for the other bodies; advances nothing."""
-    plan = plan_of(shard)
+    plan = plan_of(sampler, shard)
     _upload(sampler, shard, plan, [None] * len(shard.params))
     out = []
     for draw in range(2 if sampler.scheme == "strang" else 1):
@@ -211,22 +263,24 @@ def collect(shard: Shard) -> None:
     plan = shard.scratch.get("plan")
     if plan is None or "fused" not in shard.scratch:
         return
-    shard.readings.zero_()
-    shard.readings.index_add_(0, plan.chunks[:, 0], plan.partial[:, :2])
+    sums = torch.zeros_like(shard.readings).index_add_(0, plan.chunks[:, 0], plan.partial[:, :2])
+    shard.readings.copy_(torch.where(sums.isnan(), shard.readings, sums))
 
 
-def raise_if_skipped(shard: Shard) -> None:
-    """Tell of the first step that was skipped since the last call."""
-    plan = shard.scratch.get("plan")
-    if plan is None:
-        return
-    code = int(plan.first_bad)
-    if code < NEVER:
-        plan.first_bad.fill_(NEVER)
-        step, index = divmod(code, CODE)
-        raise RuntimeError(
-            f"the gradient of parameter {shard.names[index]} was not finite at step {step}; that step was skipped"
-        )
+def skipped(shards: list[Shard]) -> str | None:
+    """Which parameter made which step be skipped first, since this was last asked."""
+    told = None
+    for shard in shards:
+        if "plan" not in shard.scratch:
+            continue
+        alarm: Alarm = shard.scratch["plan"].bad
+        code = int(alarm.first)
+        if code < NEVER:
+            alarm.first.fill_(NEVER)
+            step, place = divmod(code, CODE)
+            number, index = divmod(place, SHARD)
+            told = told or f"{shards[number].names[index]} was not finite at step {step}"
+    return told
 
 
 def _dtype(shard: Shard) -> Any:

@@ -60,14 +60,15 @@ def _hyperbolic(a: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray
     v* = max |x| √f(x), reached where a x² = 2√(1 + x²).
     """
     flat = np.ascontiguousarray(a).reshape(-1)
-    y = (1.0 + np.sqrt(1.0 + flat * flat)) / flat
-    bound = np.sqrt((y * y - 1.0) * np.exp(-flat * (y - 1.0)))
+    y_excess = (1.0 + 1.0 / (flat + np.sqrt(1.0 + flat * flat))) / flat  # y − 1 for y = (1 + √(1 + a²))/a
+    bound = np.sqrt(y_excess * (2.0 + y_excess) * np.exp(-flat * y_excess))
     out = np.empty(flat.size)
     todo = np.arange(flat.size)
     while todo.size:
         u = 1.0 - rng.random(todo.size)  # in (0, 1]
         x = bound[todo] * (2.0 * rng.random(todo.size) - 1.0) / u
-        accepted = 2.0 * np.log(u) <= -flat[todo] * (np.hypot(1.0, x) - 1.0)
+        excess = x * x / (1.0 + np.hypot(1.0, x))  # √(1 + x²) − 1 without cancellation
+        accepted = 2.0 * np.log(u) <= -flat[todo] * excess
         out[todo[accepted]] = x[accepted]
         todo = todo[~accepted]
     return out.reshape(a.shape)
@@ -80,7 +81,7 @@ def degrees_per_element(stiffness: float) -> float:
     `stiffness` is a = m c²/T. With g = p K'(p)/T = a x²/√(1 + x²), E g = 1 for every law and Var g = 2 for the Gaussian
     one; an element counts as 2/Var g degrees. It tends to 1 as a → ∞ and to 2 as a → 0, where p is Laplace.
     """
-    if math.isinf(stiffness):
+    if stiffness > 1e8:  # Gaussian to every digit
         return 1.0
     x_max = math.sqrt((1.0 + 60.0 / stiffness) ** 2 - 1.0)
     x = np.linspace(0.0, x_max, 200_001)

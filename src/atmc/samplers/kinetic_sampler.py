@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, Self
 
 from . import bodies
@@ -51,8 +52,11 @@ class KineticSampler(Sampler):
         m = (speed/lr)⁻², c = max_speed/lr, D = −log(momentum)/lr. The paper's CIFAR-10 values are lr = 1e-3,
         speed = 3e-4, max_speed = 1e-3, momentum = 0.9.
         """
+        given = [key for key in ("mass", "noise", "speed_limit") if key in options]
+        if given:
+            raise ValueError(f"{', '.join(given)}: from_speeds sets it from the speeds; give one or the other")
         for key, value in (("lr", lr), ("speed", speed), ("max_speed", max_speed)):
-            if not value > 0 or (math.isinf(value) and key != "max_speed"):
+            if not isinstance(value, numbers.Real) or not value > 0 or (math.isinf(value) and key != "max_speed"):
                 raise ValueError(f"{key} must be {'' if key == 'max_speed' else 'finite and '}positive, not {value}")
         if not 0 < momentum <= 1:
             raise ValueError(f"momentum must be in (0, 1], not {momentum}")

@@ -23,6 +23,7 @@ class Shard:
     params: list[Tensor]
     names: list[str]
     groups: list[dict[str, Any]]  # the group of each parameter
+    layouts: list[tuple[Any, ...]]  # dtype, device and strides of each parameter when the state was laid out
     offsets: list[int]
     first_blocks: list[int]  # of each parameter, in the noise stream
     flat: dict[str, Tensor]
@@ -35,11 +36,18 @@ class Shard:
 
     @property
     def device(self) -> torch.device:
-        return self.params[0].device
+        return self.step.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.flat_dtype(self.params[0].dtype)
+        return self.flat_dtype(self.layouts[0][0])
+
+    def moved(self) -> bool:
+        """Whether a parameter has been converted, moved or laid out anew since the state was made to match it."""
+        return [layout_of(p) for p in self.params] != self.layouts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "scratch": {}}  # what a body keeps belongs to this process
 
     @staticmethod
     def flat_dtype(param_dtype: torch.dtype) -> torch.dtype:
@@ -50,7 +58,7 @@ class Shard:
         """Nothing has been measured since: readings of the chain as it was would mislead."""
         self.readings.fill_(float("nan"))
         if "plan" in self.scratch:  # what the CUDA kernels have left on the device; a captured graph writes there again
-            self.scratch["plan"].partial.fill_(float("nan"))
+            self.scratch["plan"].forget()
 
     def mass(self, index: int) -> Any:
         """The mass of one parameter: a number, or a tensor shaped like it."""
@@ -59,6 +67,11 @@ class Shard:
         if isinstance(mass, (list, tuple)):
             return mass[next(i for i, p in enumerate(group["params"]) if p is self.params[index])]
         return mass
+
+
+def layout_of(p: Tensor) -> tuple[Any, ...]:
+    """What must not change behind a state's back."""
+    return p.dtype, p.device, p.shape, p.stride()
 
 
 def dense(p: Tensor) -> bool:
@@ -110,6 +123,7 @@ def build_shard(
         params=params,
         names=names,
         groups=groups,
+        layouts=[layout_of(p) for p in params],
         offsets=offsets,
         first_blocks=first_blocks,
         dense=all(map(dense, params)),

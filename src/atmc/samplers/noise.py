@@ -31,9 +31,9 @@ def stream_key(seed: int, purpose: str = "step") -> int:
     return (int.from_bytes(digest, "little") & (2**62 - 1)) | 2**62
 
 
-def init_generator(seed: int) -> np.random.Generator:
-    """The generator for what is drawn once, before the first step (momenta from their law)."""
-    return np.random.Generator(np.random.Philox(key=stream_key(seed, "init")))
+def init_generator(seed: int, number: int) -> np.random.Generator:
+    """The generator for what a sampler's `number`-th parameter draws once (its momenta from their law)."""
+    return np.random.Generator(np.random.Philox(key=stream_key(seed, f"init {number}")))
 
 
 def blocks(numel: int) -> int:

@@ -14,6 +14,7 @@ from .kinetic import degrees_per_element
 from .layout import Shard, view_like
 
 QUANTILES = (0.01, 0.5, 0.99)
+NONE = (math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -69,29 +70,31 @@ class Readings:
         }
 
 
-def read(shards: list[Shard]) -> Readings:
-    """Bring all readings to the host."""
-    tensors = [_read_tensor(shard, i) for shard in shards for i in range(len(shard.params))]
-    total = sum(t.elements for t in tensors)
+def read(shards: list[Shard], adaptive: bool) -> Readings:
+    """Bring all readings to the host. `adaptive`: whether a high thermostat silences the added noise (ATMC)."""
+    tensors = [_read_tensor(shard, i, adaptive) for shard in shards for i in range(len(shard.params))]
 
     def mean(values: list[tuple[float, int]]) -> float:
         known = [(v, n) for v, n in values if not math.isnan(v)]
         return sum(v * n for v, n in known) / sum(n for _, n in known) if known else math.nan
 
     kinetic = mean([(t.kinetic, t.elements) for t in tensors])
-    temperature = mean([(t.temperature, t.elements) for t in tensors])
     # The variances of the per-tensor means add up; each is what its own interval implies.
     degrees = [_degrees(shard, i) * shard.params[i].numel() for shard in shards for i in range(len(shard.params))]
-    spread = sum((t.elements / total * t.temperature) ** 2 / d for t, d in zip(tensors, degrees, strict=True) if d)
-    joint = temperature**2 / spread if spread else math.inf
-    low, high = _interval(temperature, joint)
-    thermostats = [shard.flat["thermostat"].double().cpu() for shard in shards if "thermostat" in shard.flat]
+    seen = [(t, d) for t, d in zip(tensors, degrees, strict=True) if d and not math.isnan(t.kinetic)]
+    total = sum(t.elements for t, _ in seen)
+    temperature = sum(t.elements * t.temperature for t, _ in seen) / total if total else math.nan
+    spread = sum((t.elements / total * t.temperature) ** 2 / d for t, d in seen) if total else 0.0
+    low, high = _interval(temperature, temperature**2 / spread if spread else math.inf)
+    thermostats = [
+        _thermostat(shard, i) for shard in shards if "thermostat" in shard.flat for i in range(len(shard.params))
+    ]
     return Readings(
         kinetic=kinetic,
-        low=low if not math.isnan(kinetic) else math.nan,
-        high=high if not math.isnan(kinetic) else math.nan,
+        low=low,
+        high=high,
         configurational=mean([(t.configurational, t.elements) for t in tensors]),
-        thermostat=_quantiles(torch.cat(thermostats)) if thermostats else (math.nan,) * 3,
+        thermostat=_quantiles(torch.cat(thermostats)) if thermostats else NONE,
         silent=mean([(t.silent, t.elements) for t in tensors]),
         tensors=tuple(tensors),
     )
@@ -108,23 +111,31 @@ def _degrees(shard: Shard, index: int) -> float:
     return degrees_per_element(typical * group["speed_limit"] ** 2 / temperature)
 
 
-def _read_tensor(shard: Shard, index: int) -> TensorReading:
+def _thermostat(shard: Shard, index: int) -> Tensor:
+    """ξ of one parameter as a vector on the host (a single number if it is shared by all)."""
+    flat = shard.flat["thermostat"]
+    own = flat if flat.numel() == 1 else view_like(flat, shard.offsets[index], shard.params[index])
+    return own.detach().double().flatten().cpu()
+
+
+def _read_tensor(shard: Shard, index: int, adaptive: bool) -> TensorReading:
     p, group = shard.params[index], shard.groups[index]
     n = p.numel()
     temperature = float(group["temperature"])
     kinetic, configurational = (float(v) / n if n else math.nan for v in shard.readings[index].cpu())
     low, high = _interval(temperature, _degrees(shard, index) * n) if not math.isnan(kinetic) else (math.nan, math.nan)
-    quantiles, silent = (math.nan,) * 3, math.nan
+    quantiles, silent = NONE, math.nan
     if "thermostat" in shard.flat and n:
-        flat = shard.flat["thermostat"]
-        xi = (flat if flat.numel() == 1 else view_like(flat, shard.offsets[index], p)).detach().double().flatten().cpu()
+        xi = _thermostat(shard, index)
         quantiles = _quantiles(xi)
-        silent = float((xi >= group["noise"]).double().mean())
+        silent = float((xi >= group["noise"]).double().mean()) if adaptive else 0.0
     return TensorReading(shard.names[index], n, temperature, kinetic, low, high, configurational, quantiles, silent)
 
 
 def _quantiles(x: Tensor) -> tuple[float, float, float]:
     """Quantiles of a vector of any length (torch.quantile stops at 16 million elements)."""
+    if x.numel() == 0:
+        return NONE
     ordered = x.sort().values
     last = ordered.numel() - 1
     low, middle, high = (float(ordered[round(q * last)]) for q in QUANTILES)
@@ -133,7 +144,7 @@ def _quantiles(x: Tensor) -> tuple[float, float, float]:
 
 def _interval(temperature: float, degrees: float, level: float = 0.999) -> tuple[float, float]:
     """Where T χ²_ν/ν lies with probability `level`."""
-    if degrees == 0.0:
+    if degrees == 0.0 or math.isnan(temperature):
         return math.nan, math.nan
     if math.isinf(degrees):
         return temperature, temperature

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from . import bodies, fused_native, fused_triton, saving
-from .checks import check_finite, check_group, check_hyperparameters, choose, parameter_name
+from .checks import check_group, check_hyperparameters, choose, first_nonfinite, parameter_name, whole
 from .kinetic import sample_momentum
 from .layout import Shard, build_shard, view_like
 from .noise import init_generator, stream_key
@@ -45,6 +45,8 @@ class Sampler(Optimizer):
 
     slots: tuple[str, ...] = ("momentum",)
     shared_thermostat: bool = False
+    adaptive: bool = False  # whether the thermostat takes away from the noise that is added
+    saved: tuple[str, ...] = ("friction", "measure_every", "nonfinite")  # options that a state carries along
 
     def __init__(
         self,
@@ -62,22 +64,21 @@ class Sampler(Optimizer):
         choose("friction", friction, ("corrected", "frozen"))
         choose("body", body, (None, *BODIES))
         choose("nonfinite", nonfinite, (None, "raise", "skip", "ignore"))
-        if not isinstance(seed, int):
-            raise ValueError(f"seed must be an integer, not {seed!r}")
-        if measure_every < 1:
-            raise ValueError(f"measure_every must be at least 1, not {measure_every}")
-        self.seed = seed
+        self.seed = whole("seed", seed)
         self.scheme = scheme
         self.friction = friction
         self.body = body
-        self.measure_every = measure_every
+        self.measure_every = whole("measure_every", measure_every, least=1)
         self.nonfinite = nonfinite
-        self._key = stream_key(seed)
-        self._init_rng = init_generator(seed)
+        self._key = stream_key(self.seed)
         self._calls = 0
+        self._skipped: str | None = None
         self._shards: list[Shard] = []
         self._last_lr: list[Tensor] = []
+        self._ready = False  # the groups given to the constructor are laid out together, not one by one
         super().__init__(params, defaults)
+        self._build()
+        self._ready = True
 
     # -- parameters and their state ------------------------------------------------------------------------------
 
@@ -86,55 +87,86 @@ class Sampler(Optimizer):
         super().add_param_group(param_group)
         try:
             check_group(self.param_groups[-1], len(self.param_groups) - 1)
-        except (ValueError, RuntimeError):
-            self.param_groups.pop()
+            if self._ready:
+                self._build()
+        except Exception:
+            for p in self.param_groups.pop()["params"]:
+                self.state.pop(p, None)
             raise
-        self._build()
 
     def _build(self) -> None:
-        """Lay out the state of parameters that have none yet, keeping that of the others."""
+        """Lay out the state of parameters that have none yet, keeping that of the others.
+
+        All of it is made before any of it is put in place.
+        """
         kept = {p: dict(self.state[p]) for shard in self._shards for p in shard.params}
         members: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, str, dict[str, Any]]]] = {}
+        numbers: dict[Tensor, int] = {}
         for number, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
+                numbers[p] = len(numbers)
                 members.setdefault((p.device, p.dtype), []).append((p, parameter_name(group, number, i), group))
-        step = self._shards[0].step if self._shards else None
-        self._shards = []
-        for entries in members.values():
-            params, names, groups = (list(column) for column in zip(*entries, strict=True))
-            shard = build_shard(len(self._shards), params, names, groups, self.slots, self.shared_thermostat)
-            if step is not None:
-                shard.step.copy_(step)
-            self._shards.append(shard)
+        shards: list[Shard] = []
+        with torch.no_grad():
+            for entries in members.values():
+                params, names, groups = (list(column) for column in zip(*entries, strict=True))
+                shard = build_shard(len(shards), params, names, groups, self.slots, self.shared_thermostat)
+                if self._shards:
+                    shard.step.copy_(self._shards[0].step)
+                for index, p in enumerate(params):
+                    views = self._views(shard, index)
+                    if p in kept:
+                        for slot, view in views.items():
+                            view.copy_(kept[p][slot])
+                    else:
+                        self._initialise(shard, index, views, numbers[p])
+                shards.append(shard)
+            if self.shared_thermostat and kept:  # one thermostat for all, whenever they came
+                for shard in shards:
+                    shard.flat["thermostat"].copy_(self._shards[0].flat["thermostat"])
+        self._shards = shards
+        for shard in shards:
             self._link(shard)
-            for index, p in enumerate(params):
-                if p in kept:
-                    for slot in self.slots:
-                        self.state[p][slot].copy_(kept[p][slot])
-                else:
-                    self._initialise(shard, index)
         while len(self._last_lr) < len(self.param_groups):
             device = self.param_groups[len(self._last_lr)]["params"][0].device
             self._last_lr.append(torch.zeros((), dtype=torch.float64, device=device))
 
+    def _views(self, shard: Shard, index: int) -> dict[str, Tensor]:
+        """The state of one parameter as views of the flat buffers, shaped like it (or 0-dim, if shared)."""
+        views = {}
+        for slot in self.slots:
+            shared = slot == "thermostat" and self.shared_thermostat
+            flat = shard.flat[slot]
+            views[slot] = flat.view(()) if shared else view_like(flat, shard.offsets[index], shard.params[index])
+        return views
+
     def _link(self, shard: Shard) -> None:
         for index, p in enumerate(shard.params):
-            for slot in self.slots:
-                flat = shard.flat[slot]
-                shared = slot == "thermostat" and self.shared_thermostat
-                self.state[p][slot] = flat.view(()) if shared else view_like(flat, shard.offsets[index], p)
+            self.state[p].update(self._views(shard, index))
 
-    def _initialise(self, shard: Shard, index: int) -> None:
-        """Give one new parameter its first momentum and thermostat."""
-        p, group = shard.params[index], shard.groups[index]
-        if "momentum" in self.slots and group.get("momentum_init") == "law":
+    def _initialise(self, shard: Shard, index: int, views: dict[str, Tensor], number: int) -> None:
+        """Give one new parameter, the sampler's `number`-th, its first momentum and thermostat."""
+        group = shard.groups[index]
+        if "momentum" in views and group["momentum_init"] == "law":
+            rng = init_generator(self.seed, number)
             temperature = float(group["temperature"])
-            drawn = sample_momentum(p, shard.mass(index), group["speed_limit"], temperature, self._init_rng)
-            self.state[p]["momentum"].copy_(drawn)
-        if "square_avg" in self.slots:
-            self.state[p]["square_avg"].fill_(1.0)  # starts at M = 1, not at the 1/ε that zero would give
-        if "thermostat" in self.slots:
-            self.state[p]["thermostat"].fill_(group["thermostat_init"])
+            drawn = sample_momentum(shard.params[index], shard.mass(index), group["speed_limit"], temperature, rng)
+            views["momentum"].copy_(drawn)
+        if "square_avg" in views:
+            views["square_avg"].fill_(1.0)  # starts at M = 1, not at the 1/ε that zero would give
+        if "thermostat" in views:
+            views["thermostat"].fill_(group["thermostat_init"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything, so that copies and pickles work; PyTorch's own would leave the flat state behind."""
+        private = ("_optimizer_", "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured")
+        return {key: value for key, value in self.__dict__.items() if not key.startswith(private)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_shards" in state:
+            for shard in self._shards:
+                self._link(shard)
 
     # -- the step ------------------------------------------------------------------------------------------------
 
@@ -155,16 +187,31 @@ class Sampler(Optimizer):
                 loss = closure()
         for number, group in enumerate(self.param_groups):
             check_hyperparameters(group, number)
-        gradients = [self._gradients(shard) for shard in self._shards]
-        for shard, grads in zip(self._shards, gradients, strict=True):
-            if self._policy(shard) == "raise":
-                check_finite(shard, grads)
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        measure = (
-            capturing or self._calls % self.measure_every == 0
-        )  # a graph of PyTorch operations cannot choose later
-        for shard, grads in zip(self._shards, gradients, strict=True):
-            self._choose_body(shard)(self, shard, grads, measure)
+        if any(shard.moved() for shard in self._shards):
+            if capturing:
+                raise RuntimeError("a parameter was moved or converted since the last step: take one before capturing")
+            self._build()
+        gradients = [self._gradients(shard) for shard in self._shards]
+        chosen = [self._choose_body(shard) for shard in self._shards]
+        for shard, grads, body in zip(self._shards, gradients, chosen, strict=True):
+            policy = self._policy(shard)
+            bad = (
+                None
+                if policy == "ignore" or (policy == "skip" and body is fused_triton.fused)
+                else first_nonfinite(shard, grads)
+            )
+            if bad is not None and policy == "raise":
+                raise RuntimeError(f"the gradient of parameter {bad} is not finite; the step was not taken")
+            if bad is not None:
+                self._skipped = self._skipped or f"{bad} was not finite at call {self._calls} of step()"
+                self._calls += 1
+                return loss
+        # A graph of PyTorch operations cannot choose later whether to measure; the kernels can.
+        measure = capturing or self._calls % self.measure_every == 0
+        fused_triton.prepare(self, list(zip(self._shards, gradients, chosen, strict=True)))
+        for shard, grads, body in zip(self._shards, gradients, chosen, strict=True):
+            body(self, shard, grads, measure)
         self._after_step()
         self._calls += 1
         return loss
@@ -172,9 +219,14 @@ class Sampler(Optimizer):
     def _gradients(self, shard: Shard) -> list[Tensor | None]:
         grads: list[Tensor | None] = []
         for p, name in zip(shard.params, shard.names, strict=True):
-            if p.grad is not None and p.grad.layout is not torch.strided:
+            grad = p.grad
+            if grad is not None and grad.layout is not torch.strided:
                 raise RuntimeError(f"the gradient of parameter {name} is sparse: samplers need dense gradients")
-            grads.append(p.grad)
+            if grad is not None and grad.dtype != p.dtype:
+                if grad.is_complex():
+                    raise RuntimeError(f"the gradient of parameter {name} is complex: samplers need real gradients")
+                grad = grad.to(p.dtype)
+            grads.append(grad)
         return grads
 
     def _policy(self, shard: Shard) -> str:
@@ -224,13 +276,16 @@ class Sampler(Optimizer):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise if a step was skipped for a non-finite gradient since the last call (CUDA, `nonfinite="skip"`).
+        """Raise if a step was skipped for a non-finite gradient since the last call (`nonfinite="skip"`).
 
-        On CUDA a step with a NaN or infinite gradient is skipped on the device, the state staying as it was, and noted
-        there. This call is where the host learns of it: it synchronises, so call it once in a while, at a log line.
+        On CUDA such a step is left out on the device, all parameters staying as they were, and noted there. This call
+        is where the host learns of it: it synchronises, so call it once in a while, at a log line. (Where the fused
+        kernel cannot run, the gradients are looked at from the host instead.)
         """
-        for shard in self._shards:
-            fused_triton.raise_if_skipped(shard)
+        told, self._skipped = self._skipped, None
+        told = told or fused_triton.skipped(self._shards)
+        if told is not None:
+            raise RuntimeError(f"the gradient of parameter {told}; that step was skipped")
 
     # -- readings ------------------------------------------------------------------------------------------------
 
@@ -256,7 +311,7 @@ class Sampler(Optimizer):
         """
         for shard in self._shards:
             fused_triton.collect(shard)
-        return read(self._shards)
+        return read(self._shards, adaptive=self.adaptive)
 
     # -- saving and restoring ------------------------------------------------------------------------------------
 

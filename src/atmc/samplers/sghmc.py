@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Unpack
 
+from .checks import check_hyperparameters
 from .kinetic_sampler import KineticSampler
 from .sampler import Options
 
@@ -28,6 +29,7 @@ class SGHMC(KineticSampler):
     """
 
     slots = ("momentum",)
+    saved = (*KineticSampler.saved, "noise_estimate")
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class SGHMC(KineticSampler):
         momentum_init: str = "zero",
         **options: Unpack[Options],
     ) -> None:
+        check_hyperparameters({"noise": noise}, 0)
         if not 0.0 <= noise_estimate <= noise:
             raise ValueError(f"noise_estimate must lie between 0 and noise ({noise}), not {noise_estimate}")
         self.noise_estimate = noise_estimate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Unpack
 
 from .bodies import Hyper, Move
@@ -28,6 +29,7 @@ class SGLD(Sampler):
     """
 
     slots: tuple[str, ...] = ()
+    saved = (*Sampler.saved, "decay", "epsilon")
 
     def __init__(
         self,
@@ -43,8 +45,8 @@ class SGLD(Sampler):
         choose("preconditioner", preconditioner, (None, "rmsprop"))
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"decay must be in [0, 1), not {decay}")
-        if not epsilon > 0.0:
-            raise ValueError(f"epsilon must be positive, not {epsilon}")
+        if not 0.0 < epsilon < math.inf:
+            raise ValueError(f"epsilon must be finite and positive, not {epsilon}")
         self.preconditioner, self.decay, self.epsilon = preconditioner, decay, epsilon
         if preconditioner:
             self.slots = ("square_avg",)

@@ -23,6 +23,9 @@ typedef struct {
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* So that a library built from another version of this file is noticed. */
+int64_t atmc_settings_size(void) { return (int64_t)sizeof(Settings); }
+
 /* Philox-4x32 with ten rounds (Salmon et al. 2011): four random words for each counter of a block. */
 static void philox(uint32_t words[4][QUARTER], uint64_t key, uint32_t first, int64_t step, uint32_t stream) {
     for (int i = 0; i < QUARTER; i++) {

@@ -238,11 +238,12 @@ def step_kernel(
             inverse_mass = inverse
             k = scale
             if HAS_MASS:
-                # A per-element mass stands in for the tensor's own, which is 1 then.
-                m = tl.load(masses + offset + at, mask=inside, other=1.0)
-                inverse_mass = _reciprocal(m)
+                # Per-element masses multiply the tensor's own; of the two, one is always 1.
+                each = _reciprocal(tl.load(masses + offset + at, mask=inside, other=1.0))
+                m = mass * tl.load(masses + offset + at, mask=inside, other=1.0)
+                inverse_mass = inverse * each
                 if HYPERBOLIC:
-                    k = scale * inverse_mass * inverse_mass
+                    k = scale * each * each
             if KIND == 2:
                 alpha = quiet_noise
                 beta = D
@@ -296,7 +297,7 @@ def step_kernel(
 
 @triton.jit
 def check_kernel(
-    chunks, table, step_ptr, bad_step, first_bad, CODE: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr
+    chunks, table, step_ptr, bad_step, first_bad, first, CODE: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Note the step as bad if any gradient element of this block is not finite."""
     block = tl.program_id(0)
@@ -306,12 +307,14 @@ def check_kernel(
     numel = tl.load(table + 16 * tensor + 2)
     if address != 0:
         at = start + tl.arange(0, BLOCK)
-        g = tl.load(address.to(tl.pointer_type(DTYPE)) + at, mask=at < numel, other=0.0).to(tl.float32)
+        g = tl.load(address.to(tl.pointer_type(DTYPE)) + at, mask=at < numel, other=0.0)
+        if tl.float64 != DTYPE:
+            g = g.to(tl.float32)
         bad = tl.sum((g - g != 0.0).to(tl.int32))
         if bad > 0:
             step = tl.load(step_ptr)
-            tl.atomic_max(bad_step, step)
-            tl.atomic_min(first_bad, step * CODE + tensor)
+            tl.store(bad_step, step)
+            tl.atomic_min(first_bad, step * CODE + first + tensor)
 
 
 @triton.jit

@@ -1,0 +1,240 @@
+"""What people do to optimizers: copy, pickle, convert and move them, and load what does not fit."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import os
+import pickle
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import atmc
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_a_copy_goes_on_as_the_original(make, kit, how):
+    params = kit.problem(large=False)
+    sampler = make(params)
+    kit.run(sampler, params, 3)
+    if how == "deepcopy":
+        other, others = copy.deepcopy((sampler, params))
+    else:
+        buffer = io.BytesIO()
+        pickle.dump((sampler, params), buffer)
+        buffer.seek(0)
+        other, others = pickle.load(buffer)
+    kit.run(sampler, params, 3, start=3)
+    kit.run(other, others, 3, start=3)
+    assert same(kit.snapshot(sampler, params), kit.snapshot(other, others))
+
+
+@pytest.mark.parametrize("change", ["double", "channels_last", "view"])
+def test_parameters_may_be_converted_between_steps(make, kit, change):
+    """The state follows: the same elements keep their momenta, and nothing outside a view is touched."""
+    results = []
+    for converted in (False, True):
+        params = [torch.nn.Parameter(torch.arange(96.0).reshape(4, 6, 2, 2) / 50.0)]
+        sampler = make(params)
+        kit.run(sampler, params, 3)
+        frame = torch.full((4, 9, 2, 2), 7.0)
+        if converted and change == "double":
+            params[0].data = params[0].data.double()
+        elif converted and change == "channels_last":
+            params[0].data = params[0].data.contiguous(memory_format=torch.channels_last)
+        elif converted:
+            frame[:, :6] = params[0].data
+            params[0].data = frame[:, :6]
+        for group in sampler.param_groups:  # without noise, whose place depends on the layout
+            group["temperature"] = 0.0
+        kit.run(sampler, params, 1, start=3)
+        results.append([t.float() for t in kit.snapshot(sampler, params)])
+        assert torch.equal(frame[:, 6:], torch.full((4, 3, 2, 2), 7.0))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+def test_skip_leaves_the_step_out_and_tells(make, kit, body):
+    params = kit.problem(large=False)
+    sampler = make([(f"layer.{i}", p) for i, p in enumerate(params)], body=body, nonfinite="skip")
+    kit.run(sampler, params, 2)
+    before = kit.snapshot(sampler, params)
+    kit.set_gradients(params, 2)
+    params[1].grad[0, 0] = math.inf
+    sampler.step()
+    assert same(before, kit.snapshot(sampler, params))
+    with pytest.raises(RuntimeError, match=r"layer\.1"):
+        sampler.check()
+    sampler.check()
+    kit.run(sampler, params, 1, start=3)
+    assert not torch.equal(before[1], params[1])
+
+
+def test_shared_thermostat_survives_new_parameters(kit):
+    params = kit.problem(large=False)
+    sampler = atmc.SGNHT(params[:2], lr=0.1, noise=1.0, thermostat="scalar", momentum_init="law")
+    kit.run(sampler, params[:2], 5)
+    before = float(sampler.state[params[0]]["thermostat"])
+    extra = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    sampler.add_param_group({"params": [params[2], extra]})
+    assert before != 0.0
+    for p in (params[0], params[2], extra):
+        assert float(sampler.state[p]["thermostat"]) == pytest.approx(before)
+    extra.grad = torch.ones(4, dtype=torch.float64)
+    kit.run(sampler, params[:3], 3, start=5)
+    assert float(sampler.state[extra]["thermostat"]) == pytest.approx(
+        float(sampler.state[params[0]]["thermostat"]), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("cls", "first", "second"),
+    [
+        (atmc.SGHMC, {"noise_estimate": 0.5}, {"noise_estimate": 0.0}),
+        (atmc.ATMC, {"friction": "frozen", "speed_limit": 0.5}, {"speed_limit": 9.0}),
+        (atmc.SGLD, {"preconditioner": "rmsprop", "decay": 0.5}, {"preconditioner": "rmsprop", "epsilon": 1.0}),
+    ],
+)
+def test_a_state_carries_its_options(kit, cls, first, second):
+    noise = {} if cls is atmc.SGLD else {"noise": 1.0}
+    params = kit.problem(large=False)
+    sampler = cls(params, lr=0.05, **noise, **first)
+    kit.run(sampler, params, 2)
+    others = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    other = cls(others, lr=0.01, **noise, **second)
+    other.load_state_dict(sampler.state_dict())
+    kit.run(sampler, params, 2, start=2)
+    kit.run(other, others, 2, start=2)
+    assert same(kit.snapshot(sampler, params), kit.snapshot(other, others))
+
+
+def test_states_of_other_kinds_are_refused(kit):
+    params = kit.problem(large=False)
+    fused, strang = atmc.ATMC(params), atmc.ATMC(kit.problem(large=False), scheme="strang")
+    with pytest.raises(ValueError, match="scheme"):
+        strang.load_state_dict(fused.state_dict())
+    with pytest.raises(ValueError, match="slots"):
+        atmc.SGLD(params).load_state_dict(atmc.SGLD(params, preconditioner="rmsprop").state_dict())
+    for damage in (
+        lambda s: s["sampler"].pop("step"),
+        lambda s: s["param_groups"][0].update(mass=-1.0),
+        lambda s: s["param_groups"][0].pop("noise"),
+        lambda s: s["state"][0].update(momentum=3.0),
+    ):
+        state = fused.state_dict()
+        damage(state)
+        fused.param_groups[0]["lr"] = 0.123
+        before = kit.snapshot(fused, params)
+        with pytest.raises(ValueError, match=r"."):
+            fused.load_state_dict(state)
+        assert fused.param_groups[0]["lr"] == 0.123
+        assert same(before, kit.snapshot(fused, params))
+
+
+def test_saved_tensors_are_copies(kit):
+    lr = torch.tensor(0.05)
+    sampler = atmc.ATMC(kit.problem(large=False), lr=lr)
+    saved = sampler.state_dict()
+    lr.fill_(0.3)
+    assert float(saved["param_groups"][0]["lr"]) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lr": torch.tensor(math.nan)},
+        {"temperature": torch.tensor(-1.0)},
+        {"temperature": torch.tensor([1.0, 2.0])},
+        {"mass": torch.tensor([2.0])},
+        {"mass": [-torch.ones(3)]},
+        {"thermostat_init": math.nan},
+        {"momentum_init": "foo"},
+        {"measure_every": 2.5},
+        {"seed": True},
+    ],
+)
+def test_more_bad_values_are_named(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        atmc.ATMC([torch.nn.Parameter(torch.zeros(3))], **options)
+
+
+def test_a_group_that_cannot_be_laid_out_leaves_no_trace(kit):
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params[:2])
+    with pytest.raises(ValueError, match="temperature"):
+        sampler.add_param_group({"params": params[2:], "temperature": torch.tensor([1.0, 2.0]), "momentum_init": "law"})
+    assert len(sampler.param_groups) == 1
+    assert set(sampler.state) == set(params[:2])
+    kit.run(sampler, params[:2], 1)
+
+
+def test_numbers_of_numpy_are_numbers(kit):
+    sampler = atmc.ATMC(kit.problem(large=False), lr=np.float32(0.01), mass=np.float64(2.0), seed=np.int64(3))
+    buffer = io.BytesIO()
+    torch.save(sampler.state_dict(), buffer)
+    buffer.seek(0)
+    assert torch.load(buffer, weights_only=True)["sampler"]["seed"] == 3
+
+
+def test_speeds_and_mass_exclude_each_other():
+    with pytest.raises(ValueError, match="mass"):
+        atmc.ATMC.from_speeds([torch.nn.Parameter(torch.zeros(1))], lr=1e-3, speed=1e-3, mass=5.0)
+
+
+def test_complex_gradient_is_refused():
+    p = torch.nn.Parameter(torch.zeros(3))
+    p.grad_dtype = None
+    p.grad = torch.zeros(3, dtype=torch.complex64)
+    with pytest.raises(RuntimeError, match="complex"):
+        atmc.ATMC([("weight", p)]).step()
+
+
+def test_only_atmc_has_silent_elements_and_intervals_count_what_was_measured():
+    p = torch.nn.Parameter(torch.zeros(10))
+    big = torch.nn.Parameter(torch.zeros(100_000))
+    sampler = atmc.SGNHT([p, big], lr=0.01, noise=1.0, thermostat_init=5.0, momentum_init="law")
+    p.grad = torch.zeros(10)
+    sampler.step()
+    readings = sampler.readings()
+    assert readings.silent == 0.0
+    assert readings.low < 0.3 < 2.5 < readings.high
+    empty = torch.nn.Parameter(torch.zeros(0))
+    empty.grad = torch.zeros(0)
+    nothing = atmc.ATMC([empty])
+    nothing.step()
+    assert math.isnan(nothing.readings().kinetic)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_can_step():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        p = torch.nn.Parameter(torch.zeros(300_000))
+        p.grad = torch.ones_like(p)
+        sampler = atmc.ATMC([p])
+        sampler.step()
+        child = os.fork()
+        if child == 0:
+            torch.set_num_threads(2)
+            sampler.step()
+            os._exit(7)
+        for _ in range(200):
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                assert os.waitstatus_to_exitcode(status) == 7
+                return
+            time.sleep(0.05)
+        os.kill(child, 9)
+        pytest.fail("the child hung")
+    finally:
+        torch.set_num_threads(before)
