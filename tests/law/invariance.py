@@ -67,7 +67,7 @@ def follow(make: Maker, settings: Settings, rows: int, time: float, seed: int, w
         noisy(lambda th: k * th, (b / settings.h).sqrt(), 5000 + seed),
         round(time / settings.h),
         statistics,
-        every=2,
+        every=4,
     )
 
 

@@ -134,8 +134,8 @@ def against_quadrature(
     settings: Settings,
     target: Target,
     rows: int = 512,
-    burn_in: float = 30.0,
-    time: float = 80.0,
+    burn_in: float = 25.0,
+    time: float = 60.0,
     seed: int = SEED,
     first_order: bool = False,
 ) -> Verdict:
