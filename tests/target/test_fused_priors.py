@@ -156,8 +156,9 @@ def test_a_captured_step_follows_the_parameters(grads_in_graph):
         (potential.data_weight * potential.nll_mean(x, y)).backward()
         potential.add_prior_grad_()
 
+    # One stream for all of it: autograd binds a parameter's accumulation to the stream that it first sees.
+    side = torch.cuda.Stream()
     for way in (step, two_step):
-        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
