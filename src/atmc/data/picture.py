@@ -47,7 +47,8 @@ def decode(data: bytes, where: str, view: View, words: tuple[int, int] | None = 
     except ImportError as error:
         raise InputError("image files need pillow: pip install 'atmc[cli]'") from error
     try:
-        with Image.open(io.BytesIO(data)) as picture:
+        with Image.open(io.BytesIO(data)) as opened:
+            picture = _upright(opened)
             box = middle(picture.size, view) if words is None else random_box(picture.size, view, words)
             pixels = _cut(picture, view, box, reduce=words is not None)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
@@ -67,9 +68,27 @@ def _cut(picture: Image, view: View, box: Box, reduce: bool) -> npt.NDArray[np.u
         x, y = picture.size[0] / width, picture.size[1] / height
         box = (box[0] * x, box[1] * y, box[2] * x, box[3] * y)
     if picture.mode.startswith("I;16"):
-        picture = picture.point(lambda value: value / 256, "L")
+        picture = picture.point(lambda value: value / 257, "L")  # 65535 becomes 255
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        picture = _on_white(picture)
     cut = picture.convert(mode).resize((view.width, view.height), Resampling.BILINEAR, box=box)
     return np.array(cut, dtype=np.uint8).reshape(view.height, view.width, view.channels)
+
+
+def _upright(picture: Image) -> Image:
+    """The picture turned as its EXIF tag says: cameras store what they saw and note how they were held."""
+    from PIL import ImageOps
+
+    turned = picture.getexif().get(0x0112, 1) != 1
+    return ImageOps.exif_transpose(picture) if turned else picture
+
+
+def _on_white(picture: Image) -> Image:
+    """The picture without its transparency, as it would look on a page."""
+    from PIL import Image as pillow
+
+    see_through = picture.convert("RGBA")
+    return pillow.alpha_composite(pillow.new("RGBA", see_through.size, "white"), see_through)
 
 
 def middle(size: tuple[int, int], view: View) -> Box:

@@ -8,6 +8,7 @@ where the run was started. Resuming in the middle of an epoch is asking for that
 from __future__ import annotations
 
 import copy
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,6 +49,11 @@ class _Reader(Dataset[object]):
         return torch.from_numpy(np.stack(images)), self._source.labels[torch.from_numpy(request.index)]
 
 
+def _ignore_interrupt(worker: int) -> None:
+    """Ctrl-C is for the run, which stops cleanly; a worker that died of it would turn that into an error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class _Pipe:
     """From requests to finished batches on the device."""
 
@@ -69,6 +75,7 @@ class _Pipe:
             num_workers=self._workers,
             prefetch_factor=self._prefetch if self._workers else None,
             pin_memory=self._side is not None,
+            worker_init_fn=_ignore_interrupt,
             generator=torch.Generator(),  # the loader seeds its workers from this instead of moving the global one
         )
         for answer in loader:
