@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .chain.api import sample
+    from .api import sample
     from .posterior import Posterior, Prediction
     from .samplers import ATMC, SGHMC, SGLD, SGNHT, CyclicCosine
     from .target import Potential, likelihoods, priors
@@ -36,7 +36,7 @@ _HOMES = {
     **dict.fromkeys(("ATMC", "SGHMC", "SGLD", "SGNHT", "CyclicCosine"), "samplers"),
     **dict.fromkeys(("Potential", "likelihoods", "priors"), "target"),
     **dict.fromkeys(("Posterior", "Prediction"), "posterior"),
-    "sample": "chain.api",
+    "sample": "api",
 }
 _FOLDERS = ("chain", "data", "nn", "posterior", "report", "samplers", "target")
 

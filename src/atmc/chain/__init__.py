@@ -14,7 +14,6 @@ _HOMES = {
     "RunDir": "rundir",
     "SampleBank": "bank",
     "Progress": "progress",
-    "sample": "api",
 }
 
 __all__ = list(_HOMES)

@@ -23,11 +23,8 @@ def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
 def restore_optimizer_(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Put a state back without moving a single tensor."""
     if isinstance(optimizer, Sampler):
-        # What the fused step keeps between steps are the addresses a captured graph reads: it has to stay where it is.
-        kept = [dict(shard.scratch) for shard in optimizer._shards]
         optimizer.load_state_dict(state)
-        for shard, scratch, readings in zip(optimizer._shards, kept, state["readings"], strict=True):
-            shard.scratch.update(scratch)
+        for shard, readings in zip(optimizer._shards, state["readings"], strict=True):
             shard.readings.copy_(readings)
         return
     params = [p for group in optimizer.param_groups for p in group["params"]]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from atmc import likelihoods, priors
-from atmc.chain.api import default_recipe, sample
+from atmc.api import default_recipe, sample
 from atmc.chain.rundir import RunDir
 from atmc.data import ImageData
 from atmc.errors import InputError, RunError
