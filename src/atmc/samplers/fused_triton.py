@@ -70,11 +70,14 @@ class Plan:
         self.partial = torch.full((self.count, 3), float("nan"), dtype=torch.float64, device=device)
         self.ticket = torch.zeros((), dtype=torch.int32, device=device)
         self.bad = alarm
-        self.uploaded = b""  # what is in the table now
-        # Pinned memory cannot be allocated while a graph is captured, and a captured copy keeps its source for good.
-        shape = (len(shard.params), 16)
-        self.spare = [torch.empty(shape, dtype=torch.int64, device="cpu").pin_memory() for _ in range(8)]
-        self.kept: dict[bytes, Tensor] = {}
+        self.uploaded = b""  # what is in the table of steps outside graphs
+        # A graph has a table of its own for good. Made ahead: pinned memory cannot be allocated while one is captured.
+        self.own = self.table
+        self.spare = [
+            (torch.empty(self.own.shape, dtype=torch.int64, device="cpu").pin_memory(), torch.empty_like(self.own))
+            for _ in range(8)
+        ]
+        self.kept: dict[bytes, tuple[Tensor, Tensor]] = {}
         self.mass: Tensor | None = None
         self.aligned = False  # whether blocks may load whole vectors
 
@@ -84,10 +87,10 @@ class Plan:
         self.bad.reset()
 
     def upload(self, values: np.ndarray[Any, Any]) -> None:
-        """Bring a new table to the device, if it is not there already, without waiting for it.
+        """Bring a new table to the device, if it is not there already, without waiting for it; `table` is then it.
 
-        A captured graph brings its own along at every replay, so that steps outside of it, or another graph with other
-        gradients, cannot leave it with addresses that are not its own.
+        A captured graph has a table of its own and fills it at every replay. Were there only one, a replay would put
+        its addresses in the place of those that a step outside believes to be there, and the other way round.
         """
         raw = values.tobytes()
         if torch.cuda.is_current_stream_capturing():
@@ -95,10 +98,12 @@ class Plan:
                 if not self.spare:
                     raise RuntimeError("this sampler's step was captured in too many CUDA graphs: make a new sampler")
                 self.kept[raw] = self.spare.pop()
-                self.kept[raw].copy_(torch.from_numpy(values))
-            self.table.copy_(self.kept[raw], non_blocking=True)
-            self.uploaded = b""
-        elif self.uploaded != raw:
+                self.kept[raw][0].copy_(torch.from_numpy(values))
+            source, self.table = self.kept[raw]
+            self.table.copy_(source, non_blocking=True)
+            return
+        self.table = self.own
+        if self.uploaded != raw:
             self.table.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
             self.uploaded = raw
 
