@@ -33,7 +33,7 @@ def test_layout_and_resolved_recipe(tiny: Any, tmp_path: Path) -> None:
     assert (result.status, result.samples) == ("done", 5)
     names = {p.name for p in (tmp_path / "run").iterdir()}
     files = {".lock", "recipe.toml", "manifest.json", "manifest.copy.json", "metrics.jsonl"}
-    assert names == files | {"checkpoint", "samples", "predictions"}
+    assert names == files | {"checkpoint", "samples", "predictions", "labels"}
     found = RunDir.open(tmp_path / "run")
     assert found.recipe == tiny
     assert found.status == "done"

@@ -203,6 +203,8 @@ def test_export_and_predict_with_what_was_exported(tiny, tmp_path):
     assert "Next: atmc predict out IMAGE.png" in result.out
     images = [json.loads(atmc("predict", where, "x.png", "--json").out)["images"][0] for where in (tiny, "out")]
     assert images[0]["probability"] == pytest.approx(images[1]["probability"])
+    assert "Next: atmc report" in atmc("predict", tiny, "x.png").out
+    assert "Next:" not in atmc("predict", "out", "x.png").out, "a saved posterior has no traces to report"
     fails("export", tiny, "out", match="not an empty folder")
     fails("predict", "out", "x.png", "--size", "huge", match="WIDTHxHEIGHT")
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from atmc.chain.examples import RunData
-from atmc.chain.files import write_bytes
+from atmc.chain.files import problem, tensors_to_bytes, write_bytes
 from atmc.chain.manifest import Manifest, hardware
 from atmc.chain.recipe import recipe_to_toml
-from atmc.chain.rundir import RECIPE, read_recipe
+from atmc.chain.rundir import RECIPE, labels_file, read_recipe
 from atmc.chain.schedule import Schedule, make_schedule
 from atmc.chain.settings import Recipe, flat
 from atmc.errors import InputError
@@ -47,7 +47,28 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
         {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "hardware": hardware(device)}
     )
     manifest.commit()
+    if _keep_labels(manifest, data):  # after the folder is known to be a run, whatever happens next
+        manifest.commit()
     return manifest
+
+
+def _keep_labels(manifest: Manifest, data: RunData) -> bool:
+    """Write the labels of every evaluation set that has none yet, or whose file was damaged since; whether any."""
+    changed = False
+    known = manifest.values["data"]["digests"]
+    for split, found in data.evaluate.items():
+        known.setdefault(split, found.digest)  # a set that was named only when the run was gone on with
+        relative = labels_file(split)
+        if relative in manifest.values["files"]:
+            path, sha256, size = manifest.entry(relative)
+            reason = problem(path, sha256, size)
+            if reason is None:
+                continue
+            manifest.notes.append(f"{path}: {reason}")
+        payload = tensors_to_bytes({"labels": found.labels}, {"split": split, "digest": found.digest})
+        manifest.record(relative, write_bytes(manifest.folder / relative, payload))
+        changed = True
+    return changed
 
 
 def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData) -> None:
@@ -61,11 +82,17 @@ def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData)
         )
     if before[_LENGTH] != now[_LENGTH]:
         _check_longer(read_recipe(manifest), recipe, manifest, folder)
-    digest = manifest.values["data"]["digests"]["train"]
-    if digest != data.train.digest:
+    known = manifest.values["data"]["digests"]
+    if known["train"] != data.train.digest:
         raise InputError(
-            f"{folder} was begun on other training data (checksum {digest[:12]}…): {data.train.name} changed"
+            f"{folder} was begun on other training data (checksum {known['train'][:12]}…): {data.train.name} changed"
         )
+    for split, found in data.evaluate.items():
+        if known.get(split, found.digest) != found.digest:
+            raise InputError(
+                f"{folder} was begun with other {split} data (checksum {known[split][:12]}…), which its samples were "
+                "evaluated on: give the same, or use another folder for a new run"
+            )
 
 
 def _check_longer(before: Recipe, now: Recipe, manifest: Manifest, folder: Path) -> None:

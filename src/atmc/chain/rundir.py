@@ -6,7 +6,8 @@
     checkpoint/      the newest two; all that exact continuation needs
     samples/         NNNN.safetensors, the weights that were drawn
     predictions/     <split>/NNNN.safetensors, what each sample says about the evaluation sets
-A run of several chains has all but the first two in chains/0, chains/1, …, each with a manifest of its own.
+    labels/          <split>.safetensors, what is true of them: scores need no data set, also where it was only tensors
+A run of several chains has all but recipe, manifest and labels in chains/0, chains/1, …, each with its own manifest.
 """
 
 import tomllib
@@ -107,6 +108,17 @@ class RunDir:
             raise InputError(f"{self.path} has no samples yet")
         return torch.stack(found)
 
+    def labels(self, split: str = "test") -> Tensor | None:
+        """The labels that belong to the predictions of a split, in their order; None where the run kept none."""
+        relative = labels_file(split)
+        if relative not in self.top.values["files"]:
+            return None
+        path, sha256, size = self.top.entry(relative)
+        tensors, _ = read_tensors(path, sha256, size)
+        if "labels" not in tensors:
+            raise DamagedFileError(path, "holds no labels")
+        return tensors["labels"]
+
     def model(self) -> nn.Module:
         """The recipe's network, with fresh weights, in evaluation mode."""
         shape, classes = self.manifest["data"]["shape"], len(self.manifest["data"]["classes"])
@@ -128,6 +140,11 @@ def chain_folders(folder: Path, recipe: Recipe) -> list[Path]:
 def split_file(index: int, split: str) -> str:
     """The predictions of a sample on a split, as the manifest names them."""
     return f"predictions/{split}/{index:04d}.safetensors"
+
+
+def labels_file(split: str) -> str:
+    """The labels of a split, as the run's manifest names them."""
+    return f"labels/{split}.safetensors"
 
 
 def read_recipe(top: Manifest) -> Recipe:

@@ -105,7 +105,8 @@ class Runner:
         check_fits(first, data, recipe, build_likelihood(recipe))
         if world.rank == 0:
             network = {"class": f"{type(first).__module__}.{type(first).__qualname__}"}
-            prepare(folder, recipe, data, device, network)
+            for note in prepare(folder, recipe, data, device, network).notes:
+                self.progress.note(f"damaged: {note}")
         world.wait_for_all()
         feed = make_feed(recipe, data, device, world, chain_seed(recipe.seed, numbers[0], "order"))
         folders = chain_folders(folder, recipe)

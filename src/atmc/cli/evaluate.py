@@ -9,8 +9,7 @@ from atmc.cli.console import command, emit, next_step, printable, say, working
 from atmc.errors import InputError
 
 if TYPE_CHECKING:
-    from atmc.chain.examples import Examples
-    from atmc.report.reading import Reading
+    from atmc.report.reading import Answers, Reading
 
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
@@ -22,7 +21,7 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     with working(f"evaluating {run}"):
         reading = Reading(run)
         if on is None:
-            data = reading.examples(split)
+            data = reading.answers(split)
             result = _own(reading, data, split, place)
         else:
             data, result = _other(reading, on, split, place)
@@ -30,7 +29,7 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
         emit(result)
         return 0
     temperature = "" if reading.recipe.sampler.name == "sgd" else f", T = {reading.recipe.sampler.temperature:g}"
-    say(f"{printable(reading.recipe.name)} on {len(data):,} {printable(data.name)} {printable(data.split)} images"
+    say(f"{printable(reading.recipe.name)} on {len(data):,} {printable(data.what)}"
         f" (augmentation in training: {reading.recipe.data.augment}{temperature})")  # fmt: skip
     if "auroc" in result:
         _print_strangers(result)
@@ -42,45 +41,44 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     return 0
 
 
-def _own(reading: Reading, data: Examples, split: str, device: str | None) -> dict[str, Any]:
+def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
     from atmc.posterior import metrics
 
     if not data.classes:
         raise InputError(f"{reading.path} is a regression: evaluate is for classifiers")
-    probs, labels = reading.probs(split, data, device), data.labels.numpy()
+    probs, labels = reading.probs(split, data, device), data.labels
     result = metrics.summary(probs, labels)
     if split == "test" and "validation" in reading.run.splits:
-        held = reading.examples("validation")
+        held = reading.answers("validation")
         fitted = metrics.predictive(reading.probs("validation", held))
-        by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels.numpy())
+        by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels)
         scaled = metrics.scores(metrics.apply_temperature(metrics.predictive(probs), by), labels)
         result["scaled"] = {**scaled, "temperature": by}
     return result
 
 
-def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Examples, dict[str, Any]]:
+def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Answers, dict[str, Any]]:
     """Scores where the classes are the run's own; otherwise how well doubt tells these images from the test set's."""
     from atmc import data
     from atmc.posterior import metrics
     from atmc.posterior.uncertainty import from_probs
-    from atmc.report.reading import pixels
+    from atmc.report.reading import Answers, pixels
 
     found = data.load(name, split, root=reading.recipe.data.root)
+    seen = Answers(found.name, found.split, found.labels.numpy(), tuple(found.classes), found.digest)
     known = reading.run.manifest["data"]
     if tuple(found.classes) == tuple(known["classes"]):
         if tuple(found.shape) != tuple(known["shape"]):
             raise InputError(f"{name} has examples of shape {list(found.shape)}, the run was made for {known['shape']}")
-        return found, metrics.summary(reading.ask(pixels(found), device), found.labels.numpy())
-    from dataclasses import replace
-
+        return seen, metrics.summary(reading.ask(pixels(found), device), seen.labels)
     from atmc.report.strangers import elsewhere
 
     home = reading.examples("test")
     strange = elsewhere(name, pixels(home, [0]), len(found), reading.recipe.data.root)
     there = reading.ask(strange.images, device)
-    here = reading.probs("test", home, device)
+    here = reading.probs("test", reading.answers("test"), device)
     result = metrics.detection(from_probs(here).entropy.numpy(), from_probs(there).entropy.numpy())
-    return replace(found, images=strange.images), {**result, "samples": len(here)}
+    return seen, {**result, "samples": len(here)}
 
 
 def _print_strangers(result: dict[str, Any]) -> None:

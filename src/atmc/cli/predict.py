@@ -61,7 +61,7 @@ def predict(
         for entry in found:
             if "error" in entry:
                 complain(f"{entry['file']}: {entry['error']}")
-    elif failed < len(found):
+    elif failed < len(found) and not (run / "posterior.json").is_file():  # a saved posterior has no report
         next_step(command("atmc", "report", run))
     return 0 if failed == 0 else 2 if failed == len(found) else 1
 

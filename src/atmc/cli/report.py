@@ -47,5 +47,9 @@ def report(
     say(f"The report: {printable(page.resolve())}")
     if figures is not None:
         say(f"The figures: {printable(figures.resolve())}")
-    next_step(command("atmc", "predict", runs[0], "IMAGE.png"), command("atmc", "doctor", runs[0]))
+    examine = command("atmc", "doctor", runs[0])
+    if data.runs[0].takes_images:
+        next_step(command("atmc", "predict", runs[0], "IMAGE.png"), examine)
+    else:
+        next_step(examine)
     return 0

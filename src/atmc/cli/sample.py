@@ -22,6 +22,11 @@ def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budge
     from atmc.chain.recipe import load_recipe
 
     loaded = load_recipe(source, list(settings))
+    if loaded.model.name == "custom":
+        raise InputError(
+            f"{recipe} samples a network of somebody's own, which a recipe cannot name: "
+            f"to go on, call atmc.sample in Python again, with the same network and data and out={str(out or recipe)!r}"
+        )
     folder = out if out is not None else Path("runs") / _folder_name(loaded.name)
     from atmc.cli.runs import run_recipe
 

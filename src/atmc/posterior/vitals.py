@@ -1,7 +1,7 @@
 """The vital signs of a run: every number that the doctor looks at, gathered once from a run directory.
 
-Whatever a run does not have (an optimiser has no temperature, a run of one sample no mixing, tensors of a user's own
-no labels on disk) is NaN or None, and the doctor passes over it.
+Whatever a run does not have (an optimiser has no temperature, a run of one sample no mixing, one that was evaluated on
+nothing no scores) is NaN or None, and the doctor passes over it.
 """
 
 from __future__ import annotations
@@ -153,9 +153,13 @@ def last_ahead(probs: Any, labels: Any) -> tuple[float, float]:
 
 
 def stored_labels(run: RunDir, split: str) -> Any:
-    """Labels of a split, in the order of the stored predictions; None where the run's own data are not at hand."""
+    """Labels of a split, in the order of the stored predictions: as the run kept them, or (it may be older than that)
+    from the data set itself; None where that is not at hand."""
     from atmc.chain.examples import load_data
 
+    kept = run.labels(split)
+    if kept is not None:
+        return kept.numpy()
     try:
         recipe = replace(run.recipe, run=replace(run.recipe.run, evaluate=[split]))
         data = load_data(recipe).evaluate[split]

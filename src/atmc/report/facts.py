@@ -11,6 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+OWN = "tensors"  # the name of data that were only ever tensors in somebody's program
+
+
+def called(data: str, split: str) -> str:
+    """The examples of a split in a sentence; a person's own tensors have no name, and need not be images."""
+    return f"{split} examples" if data == OWN else f"{data} {split} images"
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,17 @@ class RunFacts:
     notes: tuple[str, ...] = ()
     data_digest: str = ""
     likelihood: str = "categorical"
+    takes_images: bool = True  # whether `atmc predict` can use it: not a person's own network, nor other examples
+
+    @property
+    def what(self) -> str:
+        """What it was evaluated on, in words."""
+        return called(self.data, self.split)
+
+    @property
+    def noun(self) -> str:
+        """What one of these is called, with an s."""
+        return self.what.rpartition(" ")[2]
 
     @property
     def is_posterior(self) -> bool:

@@ -17,6 +17,7 @@ from atmc.report.facts import (
     Bins,
     Finding,
     Growth,
+    ImageCard,
     ReportData,
     RiskCoverage,
     RunFacts,
@@ -28,7 +29,6 @@ from atmc.report.reading import Reading, pixels
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atmc.chain.examples import Examples
     from atmc.chain.settings import Recipe
 
 METHODS = {"atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC", "sgld": "SGLD", "sgd": "SGD"}
@@ -68,13 +68,13 @@ def _names(readings: Sequence[Reading]) -> list[str]:
 
 def run_facts(reading: Reading, name: str, split: str = "test", strangers: Sequence[str] = ()) -> RunFacts:
     """Everything the page says about one run."""
-    data = reading.examples(split)
-    if not data.classes:
+    answers = reading.answers(split)
+    if not answers.classes:
         raise InputError(f"{reading.path} is a regression: reports are for classifiers")
-    if len(data) < LEAST:
-        raise InputError(f"{reading.path}: {len(data)} {split} images are too few for a report")
-    probs = reading.probs(split, data)
-    labels = data.labels.numpy()
+    if len(answers) < LEAST:
+        raise InputError(f"{reading.path}: {len(answers)} {answers.what} are too few for a report")
+    probs = reading.probs(split, answers)
+    labels = answers.labels
     mean = metrics.predictive(probs)
     single = probs[-1]
     summary = metrics.summary(probs, labels)
@@ -84,14 +84,14 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
     if reading.run.status != "done":
         notes.append(f"This run has not finished; go on with: atmc sample {reading.path}")
     scaled, scaled_by = _scaled(reading, mean, labels)
-    cards = cards_of(data, probs) if len(data.shape) == 3 else ((), ())
+    cards = _cards(reading, split, probs, notes)
     return RunFacts(
         name=name,
         method=_method(recipe),
         network=_network(reading),
-        data=data.name,
+        data=answers.name,
         split=split,
-        examples=len(data),
+        examples=len(answers),
         temperature=recipe.sampler.temperature if sampled else None,
         augment=recipe.data.augment,
         samples=len(probs),
@@ -113,13 +113,14 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
         traces=reading.traces(),
         surest=cards[0],
         least_sure=cards[1],
-        strangers=tuple(_stranger(reading, kind, data, probs) for kind in strangers),
+        strangers=tuple(_stranger(reading, kind, split, probs) for kind in strangers),
         findings=_findings(reading, notes) if sampled else (),
         recipe=_recipe_text(reading),
         facts=_details(manifest, recipe),
         notes=tuple(notes),
-        data_digest=data.digest,
+        data_digest=answers.digest,
         likelihood=recipe.target.likelihood,
+        takes_images=recipe.model.name != "custom" and len(manifest["data"]["shape"]) == 3,
     )
 
 
@@ -164,19 +165,33 @@ def _scaled(reading: Reading, mean: Any, labels: Any) -> tuple[Scores | None, fl
     """The usual cheap remedy as an honest extra row: fitted on the validation split and nothing else."""
     if "validation" not in reading.run.splits:
         return None, None
-    held = reading.examples("validation")
+    held = reading.answers("validation")
     fitted = metrics.predictive(reading.probs("validation", held))
-    by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels.numpy())
+    by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels)
     return _scores(metrics.scores(metrics.apply_temperature(mean, by), labels)), by
 
 
-def _stranger(reading: Reading, kind: str, home: Examples, probs: NDArray[Any]) -> Strangers:
+def _cards(
+    reading: Reading, split: str, probs: NDArray[Any], notes: list[str]
+) -> tuple[tuple[ImageCard, ...], tuple[ImageCard, ...]]:
+    """The images it is surest and least sure about, where there are images and they can still be read."""
+    if len(reading.run.manifest["data"]["shape"]) != 3:
+        return (), ()
+    try:
+        return cards_of(reading.examples(split), probs)
+    except (InputError, OSError) as error:  # scores come from what the run kept, and need no images
+        notes.append(f"No images are shown: {error}")
+        return (), ()
+
+
+def _stranger(reading: Reading, kind: str, split: str, probs: NDArray[Any]) -> Strangers:
     """How the doubt on images from elsewhere compares with that on the test set."""
     import torch
 
     from atmc.posterior.uncertainty import from_probs
     from atmc.report.strangers import make
 
+    home = reading.examples(split)
     some = pixels(home, range(min(len(home), SHOWN)))
     images = make(kind, some, SHOWN, reading.recipe.data.root)
     other = reading.ask(images.images)

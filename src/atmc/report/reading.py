@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atmc.errors import InputError
-from atmc.report.facts import Array, Finding, Trace
+from atmc.report.facts import OWN, Array, Finding, Trace, called
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +21,25 @@ if TYPE_CHECKING:
     from atmc.posterior import Posterior
 
 LEVELS = ("ok", "note", "warning", "problem")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is true of the examples of a split, in the order of the run's predictions. No images: scores need none."""
+
+    name: str  # of the data set
+    split: str
+    labels: NDArray[Any]
+    classes: tuple[str, ...]
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def what(self) -> str:
+        """How to call these examples in a sentence."""
+        return called(self.name, self.split)
 
 
 class Reading:
@@ -34,6 +53,7 @@ class Reading:
         self.path = Path(path)
         self.run = RunDir.open(path)
         self.recipe = self.run.recipe
+        self._examples: dict[str, Examples] = {}
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -42,17 +62,29 @@ class Reading:
 
         return Posterior.from_run(self.run)
 
+    def answers(self, split: str) -> Answers:
+        """The labels of a split: those kept with the run's predictions, or else those of the data set itself."""
+        _check_split(split)
+        about = self.run.manifest["data"]
+        labels = self.run.labels(split) if split in self.run.splits else None
+        if labels is not None:
+            digest = str(about["digests"].get(split, ""))
+            return Answers(str(about["name"]), split, labels.numpy(), tuple(about["classes"]), digest)
+        data = self.examples(split)
+        return Answers(data.name, split, data.labels.numpy(), tuple(data.classes), data.digest)
+
     def examples(self, split: str) -> Examples:
-        """The images and labels of a split, checked to be those that the run saw."""
+        """The images and labels of a split, read anew and checked to be those that the run saw."""
+        _check_split(split)
+        if split not in self._examples:
+            self._examples[split] = self._load(split)
+        return self._examples[split]
+
+    def _load(self, split: str) -> Examples:
         from atmc.chain.examples import load_data
 
-        if split not in ("test", "validation", "train"):
-            raise InputError(f"--split {split}: choose test, validation or train")
-        if self.recipe.data.name == "tensors":
-            raise InputError(
-                f"{self.path} was made from tensors, whose labels are not here: use "
-                "atmc.Posterior.from_run(run, model).evaluate(x, y) in Python"
-            )
+        if self.recipe.data.name == OWN:
+            raise InputError(f"{self.path} was made from tensors, {self._what_is_kept(split)}")
         if split == "validation" and self.recipe.data.validation == 0:
             raise InputError(f"{self.path} held nothing out for validation: choose --split test")
         data = load_data(replace(self.recipe, run=replace(self.recipe.run, evaluate=[split]))).evaluate[split]
@@ -61,14 +93,20 @@ class Reading:
             raise InputError(f"the {split} images of {data.name} are no longer those that {self.path} was run with")
         return data
 
-    def probs(self, split: str, data: Examples, device: str | None = None) -> NDArray[np.float32]:
+    def _what_is_kept(self, split: str) -> str:
+        python = "use atmc.Posterior.from_run(run, model) in Python"
+        if split in self.run.splits:
+            return f"of which only labels and predictions are kept, and this needs the {split} examples: {python}"
+        return f"and has no {split} labels: give test=(x, y) to atmc.sample for scores here, or {python}"
+
+    def probs(self, split: str, answers: Answers, device: str | None = None) -> NDArray[np.float32]:
         """Probabilities [samples, examples, classes]: as stored where the run stored them, computed otherwise."""
         if len(self.run.bank) == 0:
             raise InputError(f"{self.path} has no samples yet; go on with atmc sample {self.path}")
         stored = split in self.run.splits
-        probs = self.run.predictions(split).numpy() if stored else self.ask(pixels(data), device)
-        if probs.ndim != 3 or probs.shape[1] != len(data) or probs.shape[2] != len(data.classes):
-            raise InputError(f"{self.path}: the predictions are not for the {len(data)} {split} images of {data.name}")
+        probs = self.run.predictions(split).numpy() if stored else self.ask(pixels(self.examples(split)), device)
+        if probs.ndim != 3 or probs.shape[1] != len(answers) or probs.shape[2] != len(answers.classes):
+            raise InputError(f"{self.path}: the predictions are not for the {len(answers)} {answers.what}")
         return probs
 
     def ask(self, images: Tensor, device: str | None = None) -> NDArray[np.float32]:
@@ -105,6 +143,11 @@ class Reading:
             level = advice.level if advice.level in LEVELS else "note"
             found.append(Finding(level, advice.title, evidence, advice.action))
         return tuple(found)
+
+
+def _check_split(split: str) -> None:
+    if split not in ("test", "validation", "train"):
+        raise InputError(f"--split {split}: choose test, validation or train")
 
 
 def pixels(data: Examples, index: Sequence[int] | None = None) -> Tensor:

@@ -33,7 +33,7 @@ def _who(run: RunFacts) -> str:
 
 def _how_good(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
     scores = _headline(best)
-    where = f"{best.examples:,} {best.data} {best.split} images"
+    where = f"{best.examples:,} {best.what}"
     if best.samples_weights:
         start = f"Averaging {best.samples} networks {'sampled' if best.is_posterior else 'trained'} by {_who(best)}"
     else:
@@ -55,13 +55,13 @@ def _more(rest: list[RunFacts]) -> str:
 def _against(best: RunFacts, other: RunFacts) -> str:
     lead = _headline(other).nll - _headline(best).nll
     if not _paired(best, other):
-        return f"{_who(other)} has {_headline(other).nll:.3f} on its own test images"
+        return f"{_who(other)} has {_headline(other).nll:.3f} on its own {other.split} {other.noun}"
     each = other.nll_each - best.nll_each
     error = float(np.std(each) / math.sqrt(len(each)))
     if not math.isfinite(lead):
         return f"{_who(other)} has no finite NLL"
     if abs(lead) < 2 * error or lead == 0:
-        return f"{_who(other)}, at {_headline(other).nll:.3f}, cannot be told apart from it on so few images"
+        return f"{_who(other)}, at {_headline(other).nll:.3f}, cannot be told apart from it on so few {best.noun}"
     return f"that is {lead:.3f} ± {error:.3f} better than {_who(other)}"
 
 
@@ -82,9 +82,8 @@ def _calibrated(run: RunFacts) -> str:
     gap = float(np.mean(run.bins.confidence)) - scores.accuracy
     error = math.sqrt(max(scores.accuracy * (1 - scores.accuracy), 1e-12) / max(run.examples, 1))
     if abs(gap) <= 2 * error:
-        return (
-            f"Its confidence matches its accuracy as closely as {run.examples:,} images can tell (ECE {scores.ece:.3f})"
-        )
+        seen = f"{run.examples:,} {run.noun}"
+        return f"Its confidence matches its accuracy as closely as {seen} can tell (ECE {scores.ece:.3f})"
     side = "more" if gap > 0 else "less"
     return f"It is {100 * abs(gap):.1f} points {side} confident than it is right (ECE {scores.ece:.3f})"
 
@@ -92,7 +91,7 @@ def _calibrated(run: RunFacts) -> str:
 def _refusal(run: RunFacts) -> str:
     """What refusing the least sure tenth does to the error."""
     if len(run.risk.coverage) == 0:
-        return "there are too few images to say what refusing would gain"
+        return f"there are too few {run.noun} to say what refusing would gain"
     at = int(np.argmin(np.abs(run.risk.coverage - 0.9)))
     whole, kept = float(run.risk.risk[-1]), float(run.risk.risk[at])
     if kept < whole:
