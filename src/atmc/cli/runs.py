@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atmc.cli.console import command
+from atmc.cli.console import command, working
 from atmc.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ def check_device(name: str | None) -> str | None:
 
 def run_recipe(recipe: Recipe, folder: Path, *, time_budget: float | None = None, quiet: bool = False) -> RunResult:
     """Run or resume; progress goes to stderr. A second Ctrl-C, which does not wait, still says how to go on."""
-    from atmc.chain.progress import Progress
-    from atmc.chain.runner import run
+    with working("starting"):  # torch alone takes seconds on a cold machine
+        from atmc.chain.runner import run
 
     try:
-        return run(recipe, folder, time_budget=time_budget, progress=Progress() if quiet else None)
+        return run(recipe, folder, time_budget=time_budget, progress=None if quiet else "auto")
     except KeyboardInterrupt:
         raise RunError(
             f"stopped at once; go on from the last checkpoint with {command('atmc', 'sample', folder)}"

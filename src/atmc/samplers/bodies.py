@@ -7,6 +7,7 @@ noise, so they agree to rounding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import fused_native, fused_triton
-from .integrator import drift_step, momentum_step, synchronised_virial, virial
+from .integrator import drift_step, momentum_step, synchronised_virial
 from .layout import Shard, view_like
 from .tensorlist import TensorList
 
@@ -67,14 +68,13 @@ def kinetic_advance(
     alpha, beta = coefficients(xi, hyper.noise)
     shared = {"mass": hyper.mass, "inverse_scale": hyper.inverse_scale, "temperature": hyper.temperature}
     reading = None
+    if hyper.measure:
+        whole = hyper.lr if hyper.last_lr is None else hyper.last_lr
+        reading = synchronised_virial(p, grad, beta, lr=whole, mass=hyper.mass, inverse_scale=hyper.inverse_scale)
     if hyper.last_lr is None:
-        if hyper.measure:
-            reading = synchronised_virial(p, grad, alpha, beta, lr=hyper.lr, **shared)
         p = momentum_step(p, grad, eta[0], alpha, beta, lr=hyper.lr, corrected=corrected, **shared)
     else:
         p = momentum_step(p, grad, eta[0], alpha, beta, lr=hyper.last_lr * 0.5, corrected=corrected, **shared)
-        if hyper.measure:
-            reading = virial(p, hyper.mass, hyper.inverse_scale)
         p = momentum_step(p, grad, eta[1], alpha, beta, lr=hyper.lr * 0.5, corrected=corrected, **shared)
     step, warming = drift_step(p, lr=hyper.lr, inverse_inertia=hyper.inverse_inertia, **shared)
     if xi is None:
@@ -107,6 +107,8 @@ def full_noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
 def single(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
     """The readable body: one parameter after the other."""
     noise = full_noise(sampler, shard)
+    if measure:
+        shard.readings.fill_(math.nan)  # a parameter without a gradient has none
     for index, (p, grad) in enumerate(zip(shard.params, grads, strict=True)):
         if grad is None:
             continue
@@ -128,6 +130,8 @@ def single(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: 
 def foreach(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
     """By lists: a handful of kernels for all parameters that share their hyper-parameters."""
     noise = full_noise(sampler, shard)
+    if measure:
+        shard.readings.fill_(math.nan)  # a parameter without a gradient has none
     together: dict[Any, list[int]] = {}
     for index, grad in enumerate(grads):
         if grad is not None:

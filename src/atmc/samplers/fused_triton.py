@@ -67,8 +67,8 @@ class Plan:
         self.chunks = torch.tensor(chunks, dtype=torch.int64, device="cpu").to(device)
         # One row a parameter: eight integers (addresses, sizes), then eight float64 numbers (hyper-parameters).
         self.table = torch.zeros((len(shard.params), 16), dtype=torch.int64, device=device)
-        self.partial = torch.full((self.count, 3), float("nan"), dtype=torch.float64, device=device)
-        self.ticket = torch.zeros((), dtype=torch.int32, device=device)
+        self.partial = torch.zeros((self.count, 3), dtype=torch.float64, device=device)
+        self.ticket = torch.zeros(2, dtype=torch.int32, device=device)  # blocks done; whether anything was measured
         self.bad = alarm
         self.uploaded = b""  # what is in the table of steps outside graphs
         # A graph has a table of its own for good. Made ahead: pinned memory cannot be allocated while one is captured.
@@ -83,7 +83,7 @@ class Plan:
 
     def forget(self) -> None:
         """Readings and alarms of the chain as it was would mislead the one that takes its place."""
-        self.partial.fill_(float("nan"))
+        self.ticket.zero_()
         self.bad.reset()
 
     def upload(self, values: np.ndarray[Any, Any]) -> None:
@@ -269,7 +269,16 @@ def collect(shard: Shard) -> None:
     if plan is None or "fused" not in shard.scratch:
         return
     sums = torch.zeros_like(shard.readings).index_add_(0, plan.chunks[:, 0], plan.partial[:, :2])
-    shard.readings.copy_(torch.where(sums.isnan(), shard.readings, sums))
+    shard.readings.copy_(torch.where(plan.ticket[1] > 0, sums, shard.readings))
+
+
+def taken(sampler: Sampler, device: torch.device) -> Tensor | None:
+    """Whether the step that has just run was taken on a device; None where nothing could have skipped it there."""
+    for shard in sampler._shards:
+        if shard.device == device and "fused" in shard.scratch and sampler._policy(shard) == "skip":
+            alarm: Alarm = shard.scratch["plan"].bad
+            return alarm.step != shard.step - 1  # the kernel has moved the step on
+    return None
 
 
 def skipped(shards: list[Shard]) -> str | None:

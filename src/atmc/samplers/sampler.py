@@ -252,10 +252,14 @@ class Sampler(Optimizer):
             self._heat_shared()
         if self.scheme == "strang":
             for last, group in zip(self._last_lr, self.param_groups, strict=True):
+                taken = fused_triton.taken(self, last.device)
+                before = None if taken is None else last.clone()
                 if isinstance(group["lr"], Tensor):
                     last.copy_(group["lr"])
                 else:
                     last.fill_(group["lr"])
+                if before is not None:  # a step that the device has skipped has no second half to come
+                    last.copy_(torch.where(taken, last, before))
 
     def _heat_shared(self) -> None:
         """Move the one thermostat of all parameters by the mean of their heat."""

@@ -176,33 +176,19 @@ INLINE void F(momentum)(REAL *restrict p, const REAL *restrict g, const REAL *re
     }
 }
 
-INLINE REAL F(virial)(REAL p, REAL m, REAL k, const int hyperbolic) {
-    return p * p * F(slowing)(p, k, hyperbolic) / m;
-}
-
-/* Sum of p K'(p): of the momenta as they are, or in the middle of the coming B(h). */
-INLINE double F(kinetic)(const REAL *restrict p, const REAL *restrict g, const REAL *restrict alpha,
-                         const REAL *restrict beta, const REAL *restrict each, int n, REAL h, REAL mass, REAL scale, REAL T,
-                         const int hyperbolic, const int masses, const int middle) {
+/* Sum of q K'(q) over a block, q the momentum in the middle of the coming B(h): `synchronised_virial`. */
+INLINE double F(kinetic)(const REAL *restrict p, const REAL *restrict g, const REAL *restrict beta,
+                         const REAL *restrict each, int n, REAL h, REAL mass, REAL scale, const int hyperbolic,
+                         const int masses) {
     REAL sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int i = 0; i < n; i++) {
         REAL m = masses ? each[i] : mass, k = masses ? scale / (m * m) : scale;
-        if (!middle) {
-            sum += F(virial)(p[i], m, k, hyperbolic);
-        } else {
-            REAL x = beta[i] * F(slowing)(p[i], k, hyperbolic) * h + (REAL)1e-30;
-            REAL e = F(expm1)(-x);
-            REAL kick = -e / x * h, half = F(sqrt)(e + 1);
-            REAL mean = p[i] * half - g[i] * (kick / (half + 1)), variance = kick * alpha[i] * m * T;
-            if (hyperbolic) {
-                REAL reach = F(sqrt)(variance * 3);
-                sum += (F(virial)(mean - reach, m, k, 1) + F(virial)(mean + reach, m, k, 1)) / 6 +
-                       F(virial)(mean, m, k, 1) * (REAL)(2.0 / 3.0);
-            } else {
-                sum += (mean * mean + variance) / m;
-            }
-        }
+        REAL r = F(slowing)(p[i], k, hyperbolic);
+        REAL x = beta[i] * r * h + (REAL)1e-30;
+        REAL e = F(expm1)(-x);
+        REAL reach = -e / x * h / (e + 2);
+        sum += (p[i] - g[i] * reach * ((r * r + 1) * (REAL)0.5)) * p[i] * r / m;
     }
     return sum;
 }
@@ -243,14 +229,13 @@ INLINE void F(block)(REAL *restrict theta, const REAL *restrict g, REAL *restric
             beta[i] = D + level;
         }
     }
+    const REAL whole = s->strang ? (REAL)s->last_lr : h; /* the step whose middle is at the time of theta */
+    if (s->measure) sums[0] += F(kinetic)(p, g, beta, each, n, whole, m, k, hyperbolic, masses);
     if (s->strang) {
         const REAL last = (REAL)(s->last_lr * 0.5);
         if (s->corrected) F(momentum)(p, g, eta, alpha, beta, each, n, last, m, k, T, hyperbolic, 1, masses);
         else F(momentum)(p, g, eta, alpha, beta, each, n, last, m, k, T, hyperbolic, 0, masses);
-        if (s->measure) sums[0] += F(kinetic)(p, g, alpha, beta, each, n, h, m, k, T, hyperbolic, masses, 0);
         F(normals)(eta, s->key, block, s->step, (uint32_t)s->stream + 1);
-    } else if (s->measure) {
-        sums[0] += F(kinetic)(p, g, alpha, beta, each, n, h, m, k, T, hyperbolic, masses, 1);
     }
     const REAL stride = s->strang ? h / 2 : h;
     if (s->corrected) F(momentum)(p, g, eta, alpha, beta, each, n, stride, m, k, T, hyperbolic, 1, masses);

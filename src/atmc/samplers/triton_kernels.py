@@ -119,25 +119,12 @@ def _momentum(p, g, eta, alpha, beta, h, m, k, T, HYPERBOLIC: tl.constexpr, CORR
 
 
 @triton.jit
-def _virial(p, inverse_mass, k, HYPERBOLIC: tl.constexpr):
-    return p * p * _slowing(p, k, HYPERBOLIC) * inverse_mass
-
-
-@triton.jit
-def _middle_virial(p, g, alpha, beta, h, m, inverse_mass, k, T, HYPERBOLIC: tl.constexpr):
+def _middle_virial(p, g, beta, h, inverse_mass, k, HYPERBOLIC: tl.constexpr):
     r = _slowing(p, k, HYPERBOLIC)
     x = beta * r * h + 1e-30
     e = _expm1(-x)
-    kick = -e * _reciprocal(x) * h
-    half = _sqrt(e + 1.0)
-    mean = p * half - g * (kick * _reciprocal(half + 1.0))
-    variance = kick * alpha * (m * T)
-    if HYPERBOLIC:
-        reach = _sqrt(variance * 3.0)
-        sides = _virial(mean - reach, inverse_mass, k, HYPERBOLIC) + _virial(mean + reach, inverse_mass, k, HYPERBOLIC)
-        return sides * (1.0 / 6.0) + _virial(mean, inverse_mass, k, HYPERBOLIC) * (2.0 / 3.0)
-    else:
-        return (mean * mean + variance) * inverse_mass
+    reach = -e * _reciprocal(x) * h * _reciprocal(e + 2.0)
+    return (p - g * reach * ((r * r + 1.0) * 0.5)) * p * r * inverse_mass
 
 
 @triton.jit
@@ -200,9 +187,10 @@ def step_kernel(
     inverse_inertia = tl.load(values + 6).to(STATE)
     step = tl.load(step_ptr)
     measured = step % every == 0
-    live = grad_address != 0
+    taken = step >= 0
     if CHECKED:
-        live = live & (tl.load(bad_step) != step)
+        taken = tl.load(bad_step) != step
+    live = taken & (grad_address != 0)
 
     lane = tl.arange(0, QUARTER)
     counter = (block * QUARTER + lane).to(tl.int32)
@@ -258,16 +246,13 @@ def step_kernel(
                 else:
                     alpha = D
                     beta = D + xi
+            if measured:
+                kinetic += tl.where(inside, _middle_virial(p, g, beta, last, inverse_mass, k, HYPERBOLIC), 0.0)
             if STRANG:
                 eta2 = _pick(s0, s1, s2, s3, q).to(STATE)
                 p = _momentum(p, g, eta, alpha, beta, last * 0.5, m, k, T, HYPERBOLIC, CORRECTED)
-                if measured:
-                    kinetic += tl.where(inside, _virial(p, inverse_mass, k, HYPERBOLIC), 0.0)
                 p = _momentum(p, g, eta2, alpha, beta, h * 0.5, m, k, T, HYPERBOLIC, CORRECTED)
             else:
-                if measured:
-                    reading = _middle_virial(p, g, alpha, beta, h, m, inverse_mass, k, T, HYPERBOLIC)
-                    kinetic += tl.where(inside, reading, 0.0)
                 p = _momentum(p, g, eta, alpha, beta, h, m, k, T, HYPERBOLIC, CORRECTED)
             tl.store(momentum + offset + at, p, mask=inside)
             r = _slowing(p, k, HYPERBOLIC)
@@ -282,17 +267,20 @@ def step_kernel(
         virial += theta * g
         tl.store(theta_ptr + at, (theta + moved).to(DTYPE), mask=inside)
 
-    if live & measured:
-        total = tl.sum(kinetic.to(tl.float64))
+    if taken & measured:
+        absent = tl.where(live, 0.0, float("nan"))  # a parameter without a gradient has no reading
+        total = tl.sum(kinetic.to(tl.float64)) + absent
         if KIND == 3:
             total = total + float("nan")
         tl.store(partial + 3 * block, total)
-        tl.store(partial + 3 * block + 1, tl.sum(virial.to(tl.float64)))
+        tl.store(partial + 3 * block + 1, tl.sum(virial.to(tl.float64)) + absent)
     tl.store(partial + 3 * block + 2, tl.sum(heat.to(tl.float64)))
     # The last program to finish moves the step on, when all others have read it.
     if tl.atomic_add(ticket, 1) == count - 1:
         tl.store(ticket, 0)
         tl.store(step_ptr, step + 1)
+        if taken & measured:
+            tl.store(ticket + 1, 1)
 
 
 @triton.jit

@@ -1,0 +1,142 @@
+"""CUDA C++ compiled when it is first needed, by the compiler library that comes with PyTorch, and kept on disk.
+
+No toolkit and no build step: `libnvrtc` turns the source into machine code for this very GPU in a second or two, the
+driver loads it, and the code is cached by the hash of all that went into it. Launches go to the current stream and can
+be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class Kernel:
+    """A function on the device: `kernel(grid, block, shared_bytes, *arguments)`; tensors go as addresses."""
+
+    def __init__(self, function: ctypes.c_void_p, name: str) -> None:
+        self._function, self.name = function, name
+        self._shared = 0
+
+    def allow_shared(self, size: int) -> Kernel:
+        """Ask for more than 48 KiB of shared memory in launches to come."""
+        _check(_driver().cuFuncSetAttribute(self._function, MAX_DYNAMIC_SHARED, size), self.name)
+        self._shared = size
+        return self
+
+    def __call__(self, grid: tuple[int, ...], block: int, *arguments: Tensor | int | None) -> None:
+        values: list[Any] = [
+            ctypes.c_int(a) if isinstance(a, int) else ctypes.c_void_p(0 if a is None else a.data_ptr())
+            for a in arguments
+        ]
+        addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        width, height = (*grid, 1)[:2]
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        launch = _driver().cuLaunchKernel
+        _check(launch(self._function, width, height, 1, block, 1, 1, self._shared, stream, addresses, None), self.name)
+
+
+class Module:
+    """Compiled source on one device."""
+
+    def __init__(self, source: str, defines: dict[str, int], device: torch.device) -> None:
+        major, minor = torch.cuda.get_device_capability(device)
+        target = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+        options = [f"--gpu-architecture={target}", "--std=c++17", *(f"-D{k}={v}" for k, v in defines.items())]
+        image = _cached(source, options)
+        self._handle = ctypes.c_void_p()
+        with torch.cuda.device(device):
+            torch.cuda.current_stream().synchronize()  # makes sure that PyTorch's context is the current one
+            _check(_driver().cuModuleLoadData(ctypes.byref(self._handle), image), "loading a module")
+
+    def kernel(self, name: str) -> Kernel:
+        function = ctypes.c_void_p()
+        _check(_driver().cuModuleGetFunction(ctypes.byref(function), self._handle, name.encode()), name)
+        return Kernel(function, name)
+
+
+def available() -> bool:
+    """Whether the compiler library and the driver are there."""
+    try:
+        _driver()
+        _compiler()
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+@cache
+def _compiler() -> Any:
+    major = (torch.version.cuda or "0").split(".")[0]
+    names = [f"libnvrtc.so.{major}", "libnvrtc.so"]
+    # PyTorch's wheels bring it along in a package of its own beside torch.
+    for folder in (Path(torch.__file__).parent.parent / "nvidia").glob("*/lib"):
+        names += [str(path) for path in sorted(folder.glob("libnvrtc.so*")) if "builtins" not in path.name]
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise OSError("no libnvrtc beside this PyTorch")
+
+
+def _cached(source: str, options: list[str]) -> bytes:
+    """The machine code, from the disk if it was made before by the same compiler."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    key = hashlib.sha256("\0".join([source, *options, f"{major.value}.{minor.value}"]).encode()).hexdigest()[:32]
+    home = os.environ.get("ATMC_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "atmc")
+    path = Path(home).expanduser() / "kernels" / f"{key}.cubin"
+    try:
+        return path.read_bytes()
+    except OSError:
+        image = _compile(source, options)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(image)
+        os.replace(file.name, path)
+    except OSError:
+        pass  # no place to keep it: it is compiled again next time
+    return image
+
+
+def _compile(source: str, options: list[str]) -> bytes:
+    lib = _compiler()
+    program = ctypes.c_void_p()
+    lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"atmc.cu", 0, None, None)
+    flags = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    failed = lib.nvrtcCompileProgram(program, len(options), flags)
+    size = ctypes.c_size_t()
+    if failed:
+        lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        lib.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(f"a CUDA kernel does not compile: {log.value.decode(errors='replace')[:2000]}")
+    lib.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    image = ctypes.create_string_buffer(size.value)
+    lib.nvrtcGetCUBIN(program, image)
+    lib.nvrtcDestroyProgram(ctypes.byref(program))
+    return image.raw
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise RuntimeError(f"CUDA: {what}: {(text.value or b'unknown error').decode()}")

@@ -1,0 +1,497 @@
+// A stage of ResNet++ (residual blocks of one shape) in four kernels: pack the weights, forward, backward, weight
+// gradients. Hopper only (wgmma). Compiled at run time for one C (channels) and one H (height = width of the image).
+//
+// Why. With 32 channels a convolution at batch 128 is bound by moving its input nine times from the second-level cache,
+// and a block by writing and reading every intermediate. Here one thread block holds one image in shared memory and runs
+// all convolutions of the stage on it; weights stream in, and what the backward pass needs streams out.
+//
+// Layout of an image, in shared memory and where it is saved: [C/8 planes][H+1 rows][H+1 columns][8 channels], bf16, after
+// a lead-in of H+2 positions. The last column and row are zero: they are the padding on the right of one row and on the
+// left of the next, below one plane and above the next. So
+// - a tap of a convolution is a constant offset;
+// - 8 neighbouring pixels of a plane are one "core matrix" of wgmma (128 contiguous bytes) at any offset;
+// - a patch of 8 × 8 pixels is the M = 64 of one instruction, its rows one stride apart;
+// - the same bytes serve as an operand with channels or with pixels as the inner dimension (weight gradients);
+// - accumulators go back with conflict-free stores, and an image goes to global memory in one bulk copy.
+//
+// Block: a -> u = conv1(a) + bias, h = selu(u), x += conv2(h), a = selu(x).  x stays in registers, in float32.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef unsigned short u16;
+
+constexpr int G = C / 8, P = H + 1, PLANE = (H + 1) * P, LEAD = P + 1, POS = LEAD + G * PLANE, IMAGE = POS * 16;
+constexpr int TILES = (H / 8) * (H / 8);
+constexpr float LAMBDA = 1.0507009873554805f, LAMBDA_ALPHA = 1.7580993408473766f, LOG2E = 1.4426950408889634f;
+
+// ---- small pieces of PTX ----------------------------------------------------------------------------------------
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void barrier_init(u32 bar, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(u32 bar, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(u32 bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(u32 bar, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again_%=;\n}"
+      ::"r"(bar), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void load_bulk(u32 to, const void* from, u32 bytes, u32 bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(bar) : "memory");
+}
+__device__ __forceinline__ void store_bulk(void* to, u32 from, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// What ordinary stores wrote becomes visible to wgmma and bulk copies.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void group_barrier(int threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
+__device__ __forceinline__ void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> __device__ __forceinline__ void mma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+// How wgmma finds its core matrices: where they start, and in bytes `K` between neighbours along K, `MN` along M or N.
+// `start` is an address over 16, so that offsets known at compile time stay additions.
+template <u32 K, u32 MN> __device__ __forceinline__ u64 matrix(u32 start) {
+  u64 out;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(out) : "r"(start + ((K >> 4) << 16)), "n"(MN >> 4));
+  return out;
+}
+
+#define R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define R16(d, i) R4(d, i), R4(d, i + 4), R4(d, i + 8), R4(d, i + 12)
+template <int TA, int TB> __device__ __forceinline__ void mma(float (&d)[16], u64 a, u64 b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, "
+      "%5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, %19, %20;\n}"
+      : R16(d, 0) : "l"(a), "l"(b), "r"(accumulate), "n"(TA), "n"(TB));
+}
+template <int TA, int TB> __device__ __forceinline__ void mma(float (&d)[32], u64 a, u64 b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, "
+      "%5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
+      "%29, %30, %31}, %32, %33, p, 1, 1, %35, %36;\n}"
+      : R16(d, 0), R16(d, 16) : "l"(a), "l"(b), "r"(accumulate), "n"(TA), "n"(TB));
+}
+
+__device__ __forceinline__ float selu(float v) {
+  float e;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * LOG2E));
+  return v > 0.f ? LAMBDA * v : fmaf(LAMBDA_ALPHA, e, -LAMBDA_ALPHA);
+}
+// The derivative of selu where it took the value y.
+__device__ __forceinline__ float selu_slope(float y) { return y > 0.f ? LAMBDA : y + LAMBDA_ALPHA; }
+__device__ __forceinline__ u32 pack(float low, float high) {
+  u32 out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+__device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ __forceinline__ void store_shared(u32 at, u32 value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
+// ---- what forward and backward share ----------------------------------------------------------------------------
+
+// A unit of work of one warpgroup: the NB output channels `split` of the patch `tile`. UNITS of them each.
+constexpr int SPLITS = C / NB, UNITS = TILES * SPLITS / WGS;
+constexpr int CHUNKS = 9 / TAPS, CHUNK = TAPS * C * C * 2;  // weights arrive in chunks of TAPS taps, SLOTS of them at a time
+static_assert(UNITS * WGS == TILES * SPLITS && (UNITS == 1 || (CHUNKS == 1 && WGS == H / 8 && SPLITS == 1)), "shape");
+
+// A warp of its own feeds the ring, unless a chunk is a whole convolution: then there is a moment when all are done with it,
+// and the registers of another warp are better spent on x.
+constexpr bool FEEDER = CHUNKS > 1;
+constexpr int THREADS = WGS * 128, ALL_THREADS = THREADS + (FEEDER ? 32 : 0);
+
+struct Shared {
+  u32 first, second, weights, full, empty, sums;  // two images, the ring of weights and its barriers, bias gradients
+};
+constexpr int SHARED_BYTES = 2 * IMAGE + SLOTS * CHUNK + WGS * 4 * NB * 4 + 128;
+
+__device__ __forceinline__ Shared carve(char* memory) {
+  Shared s;
+  s.first = shared_address(memory);
+  s.second = s.first + IMAGE;
+  s.weights = s.second + IMAGE;
+  s.sums = s.weights + SLOTS * CHUNK;
+  s.full = s.sums + WGS * 4 * NB * 4;
+  s.empty = s.full + 8 * SLOTS;
+  return s;
+}
+
+__device__ __forceinline__ void start(char* memory, const Shared& s) {
+  for (int i = threadIdx.x; i < 2 * POS; i += blockDim.x) reinterpret_cast<uint4*>(memory)[i] = make_uint4(0, 0, 0, 0);
+  if (threadIdx.x == 0)
+    for (int i = 0; i < SLOTS; i++) {
+      barrier_init(s.full + 8 * i, 1);
+      barrier_init(s.empty + 8 * i, WGS);
+    }
+  fence_async();
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  __syncthreads();
+}
+
+// Chunk q of the weights into its slot. Backward goes through the convolutions from the end.
+template <bool BACKWARD> __device__ __forceinline__ void fetch(const Shared& s, const u16* weights, int convolutions, int q) {
+  const int slot = q % SLOTS, conv = q / CHUNKS;
+  barrier_expect(s.full + 8 * slot, CHUNK);
+  const char* from = reinterpret_cast<const char*>(weights) + (size_t)(BACKWARD ? convolutions - 1 - conv : conv) * CHUNKS * CHUNK;
+  load_bulk(s.weights + slot * CHUNK, from + (q % CHUNKS) * CHUNK, CHUNK, s.full + 8 * slot);
+}
+template <bool BACKWARD> __device__ __forceinline__ void feed(const Shared& s, const u16* weights, int convolutions) {
+  if (threadIdx.x % 32) return;
+  for (int q = 0; q < convolutions * CHUNKS; q++) {
+    if (q >= SLOTS) barrier_wait(s.empty + 8 * (q % SLOTS), (q / SLOTS - 1) & 1);
+    fetch<BACKWARD>(s, weights, convolutions, q);
+  }
+}
+
+struct Unit {
+  u32 tile;     // bytes to the patch's first pixel, first plane
+  u32 element;  // bytes to this thread's first element (in shared and in saved images)
+  int pixel;    // this thread's first element in an NHWC image
+  u32 split;
+};
+// A warpgroup's first unit; its others are the patches below, 8 rows apart.
+__device__ __forceinline__ Unit first_unit() {
+  const int group = threadIdx.x / 128, tile = group % TILES, split = group / TILES;
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  const int row = tile / (H / 8) * 8, column = tile % (H / 8) * 8;
+  Unit unit;
+  unit.tile = (LEAD + row * P + column) * 16;
+  unit.element = (LEAD + split * (NB / 8) * PLANE + (row + 2 * warp) * P + column + lane / 4) * 16 + lane % 4 * 4;
+  unit.pixel = ((row + 2 * warp) * H + column + lane / 4) * C + split * NB + lane % 4 * 2;
+  unit.split = split;
+  return unit;
+}
+__device__ __forceinline__ Unit later(const Unit& unit, int u) {
+  return {unit.tile + u * 8 * P * 16, unit.element + u * 8 * P * 16, unit.pixel + u * 8 * H * C, unit.split};
+}
+// Element (j, i) of a unit: channels 8j.. of row i; registers 4j + 2i and the next.
+__device__ __forceinline__ constexpr u32 element_at(int j, int i) { return (j * PLANE + i * P) * 16; }
+__device__ __forceinline__ constexpr int pixel_at(int j, int i) { return i * H * C + j * 8; }
+
+// One unit of a 3 × 3 convolution of the image at `image`, or of the transposed one.
+template <bool TRANSPOSED>
+__device__ __forceinline__ void convolve(float (&acc)[NB / 2], const Shared& s, u32 image, const Unit& unit, int conv) {
+  constexpr u32 BK = TRANSPOSED ? 128 : C * 16, BN = TRANSPOSED ? C * 16 : 128;
+  u32 patch = (image + unit.tile) >> 4, columns = (s.weights >> 4) + unit.split * (TRANSPOSED ? NB / 8 * C : NB);
+  // Opaque, or the compiler keeps all 18 addresses of all patches in registers, and spills what matters.
+  asm volatile("" : "+r"(patch), "+r"(columns));
+#pragma unroll
+  for (int chunk = 0; chunk < CHUNKS; chunk++) {
+    int q = conv * CHUNKS + chunk, slot = q % SLOTS;
+    barrier_wait(s.full + 8 * slot, q / SLOTS & 1);
+    mma_fence();
+    const u32 weights = columns + slot * (CHUNK / 16);
+#pragma unroll
+    for (int t = 0; t < TAPS; t++) {
+      const int tap = chunk * TAPS + t, shift = (tap / 3 - 1) * P + tap % 3 - 1;
+#pragma unroll
+      for (int k = 0; k < C / 16; k++)
+        mma<0, TRANSPOSED>(acc, matrix<PLANE * 16, P * 16>(patch + (TRANSPOSED ? -shift : shift) + k * 2 * PLANE),
+                           matrix<BK, BN>(weights + t * (C * C / 8) + (TRANSPOSED ? k * 16 : k * 2 * C)), tap + k > 0);
+    }
+    mma_commit();
+    if (chunk > 0) {
+      mma_wait<1>();
+      if (threadIdx.x % 128 == 0) barrier_arrive(s.empty + 8 * ((q - 1) % SLOTS));
+    }
+  }
+  mma_wait<0>();
+  if (FEEDER && threadIdx.x % 128 == 0) barrier_arrive(s.empty + 8 * ((conv * CHUNKS + CHUNKS - 1) % SLOTS));
+}
+
+// The image in shared memory is complete; what is being saved from it or its neighbour has been read; and the weights of
+// convolution `conv` are done with (-1: it was none).
+template <bool BACKWARD> __device__ __forceinline__ void image_done(const Shared& s, const u16* weights, int convolutions, int conv) {
+  if (threadIdx.x == 0) stores_read();
+  fence_async();
+  group_barrier(THREADS);
+  if (!FEEDER && threadIdx.x == 0 && conv >= 0 && conv + SLOTS < convolutions)
+    fetch<BACKWARD>(s, weights, convolutions, conv + SLOTS);
+}
+
+// ---- forward ----------------------------------------------------------------------------------------------------
+
+// input: the stream x, NHWC. output: selu of the stream after the last block, NHWC. saved: [2 blocks][batch] images (the
+// inputs of every convolution), or null.
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
+    stage_forward(const u16* input, const u16* weights, const float* bias, u16* output, u16* saved, int blocks) {
+  extern __shared__ __align__(128) char memory[];
+  const Shared s = carve(memory);
+  start(memory, s);
+  if (FEEDER && threadIdx.x >= THREADS) {
+    feed<false>(s, weights, 2 * blocks);
+    return;
+  }
+  if (!FEEDER && threadIdx.x == 0)
+    for (int q = 0; q < SLOTS && q < 2 * blocks; q++) fetch<false>(s, weights, 2 * blocks, q);
+  const size_t image = blockIdx.x;
+  input += image * H * H * C;
+  output += image * H * H * C;
+  const Unit mine = first_unit();
+  float x[UNITS][NB / 2];
+#pragma unroll
+  for (int u = 0; u < UNITS; u++) {
+    const Unit unit = later(mine, u);
+#pragma unroll
+    for (int e = 0; e < NB / 4; e++) {
+      u32 pair = *reinterpret_cast<const u32*>(input + unit.pixel + pixel_at(e / 2, e % 2));
+      x[u][2 * e] = low(pair), x[u][2 * e + 1] = high(pair);
+      store_shared(s.first + unit.element + element_at(e / 2, e % 2), pack(selu(low(pair)), selu(high(pair))));
+    }
+  }
+  image_done<false>(s, weights, 2 * blocks, -1);
+  for (int block = 0; block < blocks; block++) {
+    if (saved && threadIdx.x == 0) store_bulk(saved + ((size_t)(2 * block) * gridDim.x + image) * POS * 8, s.first, IMAGE);
+    const float* b = bias + block * C + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const Unit unit = later(mine, u);
+      float acc[NB / 2];
+      convolve<false>(acc, s, s.first, unit, 2 * block);
+#pragma unroll
+      for (int j = 0; j < NB / 8; j++) {
+        float2 shift = *reinterpret_cast<const float2*>(b + unit.split * NB + j * 8);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          store_shared(s.second + unit.element + element_at(j, i),
+                       pack(selu(acc[4 * j + 2 * i] + shift.x), selu(acc[4 * j + 2 * i + 1] + shift.y)));
+      }
+    }
+    image_done<false>(s, weights, 2 * blocks, 2 * block);
+    if (saved && threadIdx.x == 0) store_bulk(saved + ((size_t)(2 * block + 1) * gridDim.x + image) * POS * 8, s.second, IMAGE);
+    const bool last = block == blocks - 1;
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const Unit unit = later(mine, u);
+      float acc[NB / 2];
+      convolve<false>(acc, s, s.second, unit, 2 * block + 1);
+#pragma unroll
+      for (int e = 0; e < NB / 4; e++) {
+        x[u][2 * e] += acc[2 * e], x[u][2 * e + 1] += acc[2 * e + 1];
+        u32 pair = pack(selu(x[u][2 * e]), selu(x[u][2 * e + 1]));
+        if (last)
+          *reinterpret_cast<u32*>(output + unit.pixel + pixel_at(e / 2, e % 2)) = pair;
+        else
+          store_shared(s.first + unit.element + element_at(e / 2, e % 2), pair);
+      }
+    }
+    image_done<false>(s, weights, 2 * blocks, 2 * block + 1);
+  }
+  if (threadIdx.x == 0) stores_done();
+}
+
+// ---- backward ---------------------------------------------------------------------------------------------------
+
+// grad_output and output: NHWC. saved: forward's. grads: [2 blocks][batch] images, the gradients of every convolution's
+// output. grad_bias: [batch][blocks][C], to be summed over the batch. grad_input: NHWC.
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
+    stage_backward(const u16* grad_output, const u16* output, const u16* weights, const u16* saved, u16* grads,
+                   float* grad_bias, u16* grad_input, int blocks) {
+  extern __shared__ __align__(128) char memory[];
+  const Shared s = carve(memory);
+  start(memory, s);
+  if (FEEDER && threadIdx.x >= THREADS) {
+    feed<true>(s, weights, 2 * blocks);
+    return;
+  }
+  if (!FEEDER && threadIdx.x == 0)
+    for (int q = 0; q < SLOTS && q < 2 * blocks; q++) fetch<true>(s, weights, 2 * blocks, q);
+  const size_t image = blockIdx.x;
+  grad_output += image * H * H * C;
+  output += image * H * H * C;
+  grad_input += image * H * H * C;
+  const Unit mine = first_unit();
+  float g[UNITS][NB / 2];  // the gradient of the stream
+#pragma unroll
+  for (int u = 0; u < UNITS; u++) {
+    const Unit unit = later(mine, u);
+#pragma unroll
+    for (int e = 0; e < NB / 4; e++) {
+      u32 da = *reinterpret_cast<const u32*>(grad_output + unit.pixel + pixel_at(e / 2, e % 2));
+      u32 a = *reinterpret_cast<const u32*>(output + unit.pixel + pixel_at(e / 2, e % 2));
+      g[u][2 * e] = low(da) * selu_slope(low(a)), g[u][2 * e + 1] = high(da) * selu_slope(high(a));
+      store_shared(s.first + unit.element + element_at(e / 2, e % 2), pack(g[u][2 * e], g[u][2 * e + 1]));
+    }
+  }
+  image_done<true>(s, weights, 2 * blocks, -1);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int block = blocks - 1; block >= 0; block--) {
+    const int conv = 2 * (blocks - 1 - block);
+    const size_t at1 = ((size_t)(2 * block) * gridDim.x + image) * POS * 8;      // conv1's input, a; its output, u
+    const size_t at2 = ((size_t)(2 * block + 1) * gridDim.x + image) * POS * 8;  // conv2's input, h; its output
+    if (threadIdx.x == 0) store_bulk(grads + at2, s.first, IMAGE);
+    float sum[NB / 4];
+#pragma unroll
+    for (int e = 0; e < NB / 4; e++) sum[e] = 0.f;
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const Unit unit = later(mine, u);
+      const char* from = reinterpret_cast<const char*>(saved + at2) + unit.element;
+      u32 value[NB / 4];
+#pragma unroll
+      for (int e = 0; e < NB / 4; e++) value[e] = *reinterpret_cast<const u32*>(from + element_at(e / 2, e % 2));
+      float acc[NB / 2];
+      convolve<true>(acc, s, s.first, unit, conv);
+#pragma unroll
+      for (int e = 0; e < NB / 4; e++) {
+        float left = acc[2 * e] * selu_slope(low(value[e])), right = acc[2 * e + 1] * selu_slope(high(value[e]));
+        sum[e / 2 * 2] += left, sum[e / 2 * 2 + 1] += right;
+        store_shared(s.second + unit.element + element_at(e / 2, e % 2), pack(left, right));
+      }
+    }
+    // Bias gradients: over a warp's pixels here, over the warps below, in a fixed order.
+#pragma unroll
+    for (int e = 0; e < NB / 4; e++) {
+#pragma unroll
+      for (int over = 4; over < 32; over *= 2) sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], over);
+      if (lane < 4) store_shared(s.sums + (warp * NB + e / 2 * 8 + lane * 2 + e % 2) * 4, __float_as_uint(sum[e]));
+    }
+    image_done<true>(s, weights, 2 * blocks, conv);
+    if (threadIdx.x < C) {
+      // Units of one split belong to the warpgroups wg with (wg / TILES) % SPLITS == split, or to all of them.
+      float total = 0.f;
+      for (int w = 0; w < WGS * 4; w++)
+        if (SPLITS == 1 || w / 4 / TILES == (int)threadIdx.x / NB) {
+          float part;
+          asm volatile("ld.shared.f32 %0, [%1];" : "=f"(part) : "r"(s.sums + (w * NB + (int)threadIdx.x % NB) * 4));
+          total += part;
+        }
+      grad_bias[(image * blocks + block) * C + threadIdx.x] = total;
+    }
+    if (threadIdx.x == 0) store_bulk(grads + at1, s.second, IMAGE);
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const Unit unit = later(mine, u);
+      const char* from = reinterpret_cast<const char*>(saved + at1) + unit.element;
+      u32 value[NB / 4];
+#pragma unroll
+      for (int e = 0; e < NB / 4; e++) value[e] = *reinterpret_cast<const u32*>(from + element_at(e / 2, e % 2));
+      float acc[NB / 2];
+      convolve<true>(acc, s, s.second, unit, conv + 1);
+#pragma unroll
+      for (int e = 0; e < NB / 4; e++) {
+        g[u][2 * e] += acc[2 * e] * selu_slope(low(value[e]));
+        g[u][2 * e + 1] += acc[2 * e + 1] * selu_slope(high(value[e]));
+        u32 pair = pack(g[u][2 * e], g[u][2 * e + 1]);
+        if (block == 0)
+          *reinterpret_cast<u32*>(grad_input + unit.pixel + pixel_at(e / 2, e % 2)) = pair;
+        else
+          store_shared(s.first + unit.element + element_at(e / 2, e % 2), pair);
+      }
+    }
+    image_done<true>(s, weights, 2 * blocks, conv + 1);
+  }
+  if (threadIdx.x == 0) stores_done();
+}
+
+// ---- weight gradients -------------------------------------------------------------------------------------------
+
+// One thread block: BM output × BN input channels of one convolution, over some images. Three warpgroups, one for each
+// row of the kernel; 16 pixels (8 columns of 2 rows) are the K of one instruction. With 32 channels half of M is unused.
+constexpr int BM = C < 64 ? C : 64, BN = BM, BLOCKS = (C / BM) * (C / BN);
+constexpr int ROWS = H < 16 ? H : 16, SLICES = H / ROWS;  // an image comes in slices of rows, the input with one more on each side
+constexpr int DY_PLANE = ROWS * P, X_PLANE = (ROWS + 2) * P + 1;
+constexpr int DY_BYTES = BM / 8 * DY_PLANE * 16, SLICE = DY_BYTES + BN / 8 * X_PLANE * 16;
+constexpr int RING = 3, WEIGHT_SHARED_BYTES = RING * SLICE + 64;
+
+extern "C" __global__ void __launch_bounds__(384 + 32, 1)
+    stage_weights(const u16* saved, const u16* grads, float* partial, int convolutions, int batch) {
+  extern __shared__ __align__(128) char memory[];
+  const u32 ring = shared_address(memory), full = ring + RING * SLICE, empty = full + 8 * RING;
+  if (threadIdx.x == 0)
+    for (int i = 0; i < RING; i++) {
+      barrier_init(full + 8 * i, 1);
+      barrier_init(empty + 8 * i, 3);
+    }
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  __syncthreads();
+  const int conv = blockIdx.x / BLOCKS, block = blockIdx.x % BLOCKS, m = block / (C / BN), n = block % (C / BN);
+  const int first = (int)((long long)batch * blockIdx.y / gridDim.y), end = (int)((long long)batch * (blockIdx.y + 1) / gridDim.y);
+  const int slices = (end - first) * SLICES;
+  if (threadIdx.x >= 384) {
+    const int lane = threadIdx.x % 32;
+    for (int q = 0; q < slices; q++) {
+      const int slot = q % RING, row = q % SLICES * ROWS;
+      const size_t image = ((size_t)conv * batch + first + q / SLICES) * POS;
+      if (q >= RING) barrier_wait(empty + 8 * slot, (q / RING - 1) & 1);
+      if (lane == 0) barrier_expect(full + 8 * slot, SLICE);
+      __syncwarp();
+      const u32 to = ring + slot * SLICE;
+      if (lane < BM / 8)
+        load_bulk(to + lane * DY_PLANE * 16, grads + (image + LEAD + (m * BM / 8 + lane) * PLANE + row * P) * 8, DY_PLANE * 16,
+                  full + 8 * slot);
+      else if (lane < BM / 8 + BN / 8)
+        load_bulk(to + DY_BYTES + (lane - BM / 8) * X_PLANE * 16,
+                  saved + (image + LEAD + (n * BN / 8 + lane - BM / 8) * PLANE + (row - 1) * P - 1) * 8, X_PLANE * 16,
+                  full + 8 * slot);
+    }
+    return;
+  }
+  const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  float acc[3][BN / 2] = {};
+  for (int q = 0; q < slices; q++) {
+    const int slot = q % RING;
+    barrier_wait(full + 8 * slot, q / RING & 1);
+    const u32 dy = (ring + slot * SLICE) >> 4, x = dy + DY_BYTES / 16 + group * P;
+#pragma unroll 1
+    for (int r = 0; r < ROWS; r += 2) {
+      mma_fence();
+#pragma unroll
+      for (int c = 0; c < H; c += 8)
+#pragma unroll
+        for (int t = 0; t < 3; t++)
+          mma<1, 1>(acc[t], matrix<P * 16, DY_PLANE * 16>(dy + r * P + c),
+                    matrix<P * 16, X_PLANE * 16>(x + r * P + c + t), 1);
+      mma_commit();
+    }
+    mma_wait<1>();  // all but this slice's last rows
+    if (q > 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((q - 1) % RING));
+  }
+  mma_wait<0>();
+  partial += ((size_t)blockIdx.y * convolutions + conv) * C * 9 * C;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = warp * 16 + lane / 4 + 8 * i;
+    if (row < BM)
+#pragma unroll
+      for (int t = 0; t < 3; t++)
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+          *reinterpret_cast<float2*>(partial + ((m * BM + row) * 9 + group * 3 + t) * C + n * BN + j * 8 + lane % 4 * 2) =
+              make_float2(acc[t][4 * j + 2 * i], acc[t][4 * j + 2 * i + 1]);
+  }
+}
+
+// Sum over parts, to bf16. Four elements a thread.
+extern "C" __global__ void stage_sum(const float4* partial, uint2* out, int parts, int quads) {
+  const int at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= quads) return;
+  float4 sum = partial[at];
+  for (int p = 1; p < parts; p++) {
+    const float4 v = partial[(size_t)p * quads + at];
+    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+  }
+  out[at] = make_uint2(pack(sum.x, sum.y), pack(sum.z, sum.w));
+}
+
+// Weights [convolution][out][tap][in] to [convolution][tap][in/8][out][8], 16 bytes a thread.
+extern "C" __global__ void stage_pack(const uint4* weights, uint4* packed, int count) {
+  const int at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= count) return;
+  const int conv = at / (9 * G * C), rest = at % (9 * G * C), tap = rest / (G * C), plane = rest / C % G, out = rest % C;
+  packed[at] = weights[conv * (9 * G * C) + (out * 9 + tap) * G + plane];
+}

@@ -1,0 +1,172 @@
+"""The residual blocks of one stage of ResNet++ as one differentiable operation on a Hopper GPU.
+
+`stage.cu` has the kernels and says why they are fast. Here: when they apply, how they are launched, and the same
+computation in plain PyTorch, which is what they are tested against and what runs everywhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from atmc.nn import nvrtc
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a stage of so many channels and so large images is cut; the names are those of `stage.cu`."""
+
+    channels: int
+    size: int
+    groups: int  # WGS: warpgroups
+    columns: int  # NB: output channels of one instruction
+    slots: int  # SLOTS of the ring of weights
+    taps: int  # TAPS in one slot
+    parts: int  # into how many sums over images the weight gradients are split, to fill the GPU with 16 convolutions
+
+    @property
+    def positions(self) -> int:
+        """Positions of 8 channels in a padded image."""
+        pitch = self.size + 1
+        return pitch + 1 + self.channels // 8 * pitch * pitch
+
+    @property
+    def threads(self) -> int:
+        return self.groups * 128 + (32 if self.taps < 9 else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        ring = self.slots * self.taps * self.channels**2 * 2
+        return 2 * self.positions * 16 + ring + self.groups * 4 * self.columns * 4 + 128
+
+    @property
+    def blocks(self) -> int:
+        """Into how many blocks of channels × channels a weight gradient is cut."""
+        return max(1, self.channels // 64) ** 2
+
+    @property
+    def weight_shared_bytes(self) -> int:
+        pitch, rows, planes = self.size + 1, min(self.size, 16), min(self.channels, 64) // 8
+        return 3 * planes * 16 * (rows * pitch + (rows + 2) * pitch + 1) + 64
+
+
+SHAPES = {
+    (shape.channels, shape.size): shape
+    for shape in (
+        Shape(32, 32, groups=4, columns=32, slots=2, taps=9, parts=7),
+        Shape(64, 16, groups=4, columns=64, slots=6, taps=3, parts=8),
+        Shape(128, 8, groups=2, columns=64, slots=5, taps=1, parts=2),
+    )
+}
+
+
+def applies(x: Tensor, weights: list[Tensor], biases: list[Tensor | None]) -> bool:
+    """Whether the kernels can run this stage: a Hopper GPU, bf16, a shape they were cut for, a bias in every block."""
+    if not x.is_cuda or x.dtype != torch.bfloat16 or x.ndim != 4 or x.shape[2] != x.shape[3]:
+        return False
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if (x.shape[1], x.shape[2]) not in SHAPES or any(bias is None or bias.shape != x.shape[1:2] for bias in biases):
+        return False
+    square = (x.shape[1], x.shape[1], 3, 3)
+    if any(w.shape != square or w.dtype != torch.bfloat16 or not _is_channels_last(w) for w in weights):
+        return False
+    return _supported(x.device)
+
+
+def run(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
+    """selu of the stream after all blocks, from the stream before them. Two weights and one bias for every block."""
+    out: Tensor = Stage.apply(x, len(biases), torch.is_grad_enabled(), *weights, *biases)  # type: ignore[no-untyped-call]
+    return out
+
+
+def plain(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
+    """The same in PyTorch's operations."""
+    for first, second, bias in zip(weights[::2], weights[1::2], biases, strict=True):
+        h = F.selu(F.conv2d(F.selu(x), first, None, 1, 1) + bias.to(x.dtype).view(1, -1, 1, 1))
+        x = x + F.conv2d(h, second, None, 1, 1)
+    return F.selu(x)
+
+
+class Stage(torch.autograd.Function):
+    """(x, blocks, recording, *weights, *biases) → selu(stream)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, blocks: int, recording: bool, *tensors: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        shape = SHAPES[x.shape[1], x.shape[2]]
+        kernels = _kernels(shape, x.device)
+        weights, biases = tensors[: 2 * blocks], tensors[2 * blocks :]
+        packed = _packed(weights, shape, kernels)
+        bias = torch.stack(biases).float()
+        output = torch.empty_like(x)
+        keep = recording and any(ctx.needs_input_grad)
+        images = (2 * blocks, x.shape[0], shape.positions, 8)
+        saved = torch.empty(images, dtype=x.dtype, device=x.device) if keep else None
+        kernels["forward"]((x.shape[0],), shape.threads, x, packed, bias, output, saved, blocks)
+        if keep:
+            ctx.save_for_backward(output, saved, packed)
+            ctx.blocks, ctx.shape = blocks, shape
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        output, saved, packed = ctx.saved_tensors
+        blocks, shape = ctx.blocks, ctx.shape
+        kernels = _kernels(shape, output.device)
+        grad = grad.to(output.dtype).contiguous(memory_format=torch.channels_last)
+        batch, channels = output.shape[:2]
+        device = output.device
+        grads, grad_input = torch.empty_like(saved), torch.empty_like(output)
+        grad_bias = torch.empty((batch, blocks, channels), device=device)
+        kernels["backward"]((batch,), shape.threads, grad, output, packed, saved, grads, grad_bias, grad_input, blocks)
+        parts = min(shape.parts, batch)
+        partial = torch.empty((parts, 2 * blocks, channels, 3, 3, channels), device=device)
+        kernels["weights"]((2 * blocks * shape.blocks, parts), 416, saved, grads, partial, 2 * blocks, batch)
+        weights = torch.empty(partial.shape[1:], dtype=output.dtype, device=device)
+        quads = weights.numel() // 4
+        kernels["sum"]((-(-quads // 256),), 256, partial, weights, parts, quads)
+        views = weights.permute(0, 1, 4, 2, 3).unbind()
+        return grad_input, None, None, *views, *grad_bias.sum(0).unbind()
+
+
+def _packed(weights: tuple[Tensor, ...], shape: Shape, kernels: dict[str, nvrtc.Kernel]) -> Tensor:
+    """The weights in the order in which the kernels read them. Those of a network lie side by side already."""
+    size = weights[0].numel() * weights[0].element_size()
+    apart = [b.data_ptr() - a.data_ptr() for a, b in pairwise(weights)]
+    source = (
+        weights[0] if all(step == size for step in apart) else torch.stack([w.permute(0, 2, 3, 1) for w in weights])
+    )
+    packed = torch.empty((len(weights), weights[0].numel()), dtype=torch.bfloat16, device=weights[0].device)
+    count = packed.numel() // 8
+    kernels["pack"]((-(-count // 256),), 256, source, packed, count)
+    return packed
+
+
+@cache
+def _kernels(shape: Shape, device: torch.device) -> dict[str, nvrtc.Kernel]:
+    source = Path(__file__).with_name("stage.cu").read_text()
+    names = {"C": shape.channels, "H": shape.size, "WGS": shape.groups, "NB": shape.columns}
+    module = nvrtc.Module(source, {**names, "SLOTS": shape.slots, "TAPS": shape.taps}, device)
+    kernels = {name: module.kernel(f"stage_{name}") for name in ("forward", "backward", "weights", "sum", "pack")}
+    kernels["forward"].allow_shared(shape.shared_bytes)
+    kernels["backward"].allow_shared(shape.shared_bytes)
+    kernels["weights"].allow_shared(shape.weight_shared_bytes)
+    return kernels
+
+
+@cache
+def _supported(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) == (9, 0) and nvrtc.available()
+
+
+def _is_channels_last(weight: Tensor) -> bool:
+    return weight.is_contiguous(memory_format=torch.channels_last)
