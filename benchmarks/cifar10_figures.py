@@ -1,0 +1,170 @@
+"""The figures of the CIFAR-10 table, from the stored probabilities alone, as SVG and PNG.
+
+    calibration                   the paper's figure: accuracy against confidence in 8 equally sized bins
+    accuracy-samples, nll-samples against the number of samples averaged
+    accuracy-epochs, nll-epochs   against the epochs seen: the average so far, and each sample by itself
+    loss-epochs                   the training loss
+
+A row keeps its colour through all of them. With several seeds curves are means over them, and calibration is that of
+the first: pooling seeds would narrow the intervals, though the test images are the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from atmc.errors import InputError
+from atmc.posterior import metrics
+from atmc.report.files import write
+from atmc.report.ink import WIDE, Ink, png, sheet, svg
+from cifar10_rows import Array, Predictor, load_predictors, load_rows
+from cifar10_table import ENSEMBLE, NETWORK, build, by_samples
+
+BINS = 8  # the paper's
+PERCENT = FuncFormatter(lambda share, _: f"{100 * share:.4g}\u202f%")
+TITLES = {"accuracy": "Accuracy on the test set", "nll": "NLL on the test set, nats"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A collected row as the figures draw it."""
+
+    name: str
+    kind: str
+    sampler: str
+    predictors: list[Predictor]
+    colour: str
+
+    @property
+    def averages(self) -> bool:
+        """Whether there is more than one sample to average."""
+        return min(len(found.probs) for found in self.predictors) > 1
+
+
+def save_figures(folder: Path, into: Path) -> list[Path]:
+    """Draw everything that is collected in `folder`; returns the files written."""
+    lines = lines_of(folder, Ink.paper())
+    into.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, figure in figures(lines, Ink.paper()):
+        written += [write(into / f"{name}.svg", svg(figure)), write(into / f"{name}.png", png(figure))]
+    return written
+
+
+def lines_of(folder: Path, ink: Ink) -> list[Line]:
+    """One line for each collected row, in the table's order and named as there."""
+    rows = list({row["run"]: row for row in build(folder)}.values())  # of a sampled run the predictive, which is last
+    if not rows:
+        raise InputError(f"{folder} holds no rows yet: begin with python benchmarks/cifar10.py collect")
+    collected = {row["row"]: load_predictors(folder, row) for row in load_rows(folder)}
+    return [
+        Line(_name(row), row["kind"], row["sampler"], collected[row["run"]], ink.series(i))
+        for i, row in enumerate(rows)
+    ]
+
+
+def _name(row: dict[str, Any]) -> str:
+    name = str(row["row"]).replace(", posterior predictive", "")
+    return name if row["temperature"] is None else f"{name}, T = {row['temperature']:g}"
+
+
+def figures(lines: Sequence[Line], ink: Ink) -> Iterator[tuple[str, Figure]]:
+    """Every figure with its file name."""
+    yield "calibration", calibration([line for line in lines if line.sampler in ("atmc", "sgd")], ink)
+    for score in TITLES:
+        if any(line.averages for line in lines):
+            yield f"{score}-samples", against_samples(lines, score, ink)
+        yield f"{score}-epochs", against_epochs(lines, score, ink)
+    if any(len(found.trace) for line in lines for found in line.predictors):
+        yield "loss-epochs", loss(lines, ink)
+
+
+def calibration(lines: Sequence[Line], ink: Ink) -> Figure:
+    """Accuracy against confidence with 95 % intervals: predictives and trained networks, as in the paper's figure."""
+    with sheet(ink, WIDE, "Mean confidence of the bin", "Accuracy of the bin, test set") as (figure, axes):
+        lowest = 1.0
+        for line in (line for line in lines if line.kind != ENSEMBLE):
+            first = line.predictors[0]
+            bins = metrics.calibration_bins(metrics.predictive(first.probs), first.labels, BINS)
+            spread = [bins.accuracy - bins.low, bins.high - bins.accuracy]
+            axes.errorbar(bins.confidence, bins.accuracy, spread, **_style(line), elinewidth=0.9)
+            lowest = min(lowest, float(bins.low.min()), float(bins.confidence.min()))
+        edge = max(0.0, np.floor(10 * lowest) / 10)
+        axes.plot([edge, 1], [edge, 1], color=ink.muted, linewidth=0.8, linestyle=(0, (1, 2)), label="perfect")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(PERCENT)
+            axis.set_major_locator(MaxNLocator(5))
+        axes.legend(loc="upper left")
+        return figure
+
+
+def against_samples(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
+    """A score of the average of the first k samples; a trained network is a dotted level."""
+    with sheet(ink, WIDE, "Samples averaged", TITLES[score]) as (figure, axes):
+        for line in lines:
+            curve = by_samples(line.predictors)
+            if line.averages:
+                axes.plot(curve["samples"], curve[score], **_style(line))
+            else:
+                axes.axhline(curve[score][0], color=line.colour, linestyle=(0, (1, 1.5)), label=line.name)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return _finished(figure, axes, score)
+
+
+def against_epochs(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
+    """A score at the epoch of each sample: solid the average so far, dashed the sample alone. Overfitting would rise.
+
+    The networks of an ensemble are trained side by side, so that it is one point, as a single network is.
+    """
+    with sheet(ink, WIDE, "Epochs", f"{TITLES[score]} (dashed: each sample alone)") as (figure, axes):
+        for line in lines:
+            epochs = line.predictors[0].epochs
+            average = by_samples(line.predictors)[score]
+            epochs = epochs[: len(average)]
+            if line.kind in (NETWORK, ENSEMBLE) or not line.averages:
+                axes.plot(epochs[-1:], average[-1:], **_style(line, linestyle="none"))
+                continue
+            alone = np.mean([found.singles()[score][: len(average)] for found in line.predictors], axis=0)
+            axes.plot(epochs, average, **_style(line))
+            axes.plot(epochs, alone, **_style(line, linestyle=(0, (3, 2)), markerfacecolor="none", label=None))
+        return _finished(figure, axes, score)
+
+
+def loss(lines: Sequence[Line], ink: Ink) -> Figure:
+    """Training loss of every chain of the first seed."""
+    with sheet(ink, WIDE, "Epochs", "Training loss per image, nats") as (figure, axes):
+        for line in lines:
+            name: str | None = line.name
+            for epochs, values in chains(line.predictors[0].trace):
+                axes.plot(epochs, values, color=line.colour, linewidth=0.8, alpha=0.8, label=name)
+                name = None
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+        axes.legend(loc="best")
+        return figure
+
+
+def chains(trace: Array) -> Iterator[tuple[Array, Array]]:
+    """Epochs and losses of each chain of a trace."""
+    for chain in np.unique(trace[:, 0]):
+        own = trace[trace[:, 0] == chain]
+        yield own[:, 1], own[:, 2]
+
+
+def _style(line: Line, **changes: Any) -> dict[str, Any]:
+    return {"color": line.colour, "marker": "o", "markersize": 3.5, "label": line.name} | changes
+
+
+def _finished(figure: Figure, axes: Any, score: str) -> Figure:
+    if score == "accuracy":
+        axes.yaxis.set_major_formatter(PERCENT)
+    axes.legend(loc="best")
+    return figure

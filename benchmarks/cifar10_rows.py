@@ -1,0 +1,165 @@
+"""How a row of the CIFAR-10 table is stored and scored; what collecting, the table and the figures share.
+
+NAME.row.json           what was run: versions, seeds, time, scores, and the names of the files below
+NAME.toml               its recipe with every default written out; `atmc sample NAME.toml` makes the run again
+NAME-0.npz, NAME-1.npz  one predictor each (a seed, or an ensemble): `probs` [samples, examples, classes] in the
+                        data set's own order, float16, and all else that the table and the figures need
+NAME-0.part1.npz, …     the same in parts, where one file would be larger than LIMIT
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atmc.errors import InputError
+from atmc.posterior import metrics
+from atmc.report.files import write
+
+Array = npt.NDArray[Any]
+Row = dict[str, Any]
+
+LIMIT = 15 << 20  # bytes of one file: what comes back from a borrowed machine may have at most 16 MiB
+# What the NLL reads where float16 holds a zero: its smallest number, 16.6 nats. A confident mistake stays costly but
+# finite, and is never forgiven more than the file can show.
+FLOOR = float(np.finfo(np.float16).smallest_subnormal)
+SCORES = ("accuracy", "nll", "ece", "brier")
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Samples whose probabilities are averaged to one prediction, and what they said."""
+
+    probs: Array  # float16 [samples, examples, classes]
+    labels: Array  # uint8 [examples]
+    epochs: Array  # float32 [samples], when each was taken
+    trace: Array  # float32 [rows, 3]: chain, epoch and training loss of each row of metrics
+    outside: dict[str, Array] = field(default_factory=dict)  # the predictive [images, classes] on other data, float16
+
+    def scores(self, last: bool = False) -> dict[str, float]:
+        """Scores of the average of all samples, or of the last sample alone."""
+        probs = metrics.predictive(self.probs[-1:] if last else self.probs)
+        found = metrics.scores(probs, self.labels, FLOOR)
+        return {name: found[name] for name in SCORES}
+
+    def growing(self) -> dict[str, Array]:
+        """Scores of the average of the first 1, 2, … samples."""
+        return {name: np.asarray(values) for name, values in metrics.growing(self.probs, self.labels).items()}
+
+    def singles(self) -> dict[str, Array]:
+        """Scores of each sample by itself, in the order in which they were taken."""
+        each = [metrics.scores(sample, self.labels, FLOOR) for sample in self.probs]
+        return {name: np.array([scores[name] for scores in each]) for name in SCORES}
+
+    def detection(self) -> dict[str, dict[str, float]]:
+        """AUROC of the test images against each other data set, by two kinds of doubt."""
+        home = doubts(metrics.predictive(self.probs))
+        found: dict[str, dict[str, float]] = {}
+        for name, probs in self.outside.items():
+            strange = doubts(probs.astype(np.float64))
+            found[name] = {kind: metrics.detection(home[kind], strange[kind])["auroc"] for kind in home}
+        return found
+
+
+def doubts(probs: Array) -> dict[str, Array]:
+    """Entropy, and what the likeliest class leaves over, of each row of `probs` [examples, classes].
+
+    The second is the sum of the other classes rather than 1 − max: near one, float16 has only three digits, and images
+    that differ in their doubt would tie.
+    """
+    entropy = -(probs * np.log(np.maximum(probs, np.finfo(np.float64).tiny))).sum(axis=1)
+    return {"entropy": entropy, "confidence": probs.sum(axis=1) - probs.max(axis=1)}
+
+
+# -- predictors on disk ------------------------------------------------------------------------------------------------
+
+
+def save_predictor(folder: Path, stem: str, predictor: Predictor, limit: int = LIMIT) -> list[str]:
+    """Write `stem.npz`, or as few parts as have at most `limit` bytes each; returns the names."""
+    samples = len(predictor.probs)
+    for count in range(1, samples + 1):
+        parts = [_packed(predictor, group, first=i == 0) for i, group in enumerate(_groups(samples, count))]
+        if max(len(part) for part in parts) <= limit:
+            break
+    names = [f"{stem}.npz"] if len(parts) == 1 else [f"{stem}.part{i}.npz" for i in range(1, len(parts) + 1)]
+    for name, part in zip(names, parts, strict=True):
+        write(folder / name, part)
+    return names
+
+
+def _groups(samples: int, count: int) -> list[Array]:
+    return np.array_split(np.arange(samples), count)
+
+
+def _packed(predictor: Predictor, group: Array, first: bool) -> bytes:
+    """The file that holds the samples of `group`; what belongs to all samples is in the first."""
+    arrays: dict[str, Any] = {
+        "probs": predictor.probs[group],
+        "labels": predictor.labels,
+        "epochs": predictor.epochs[group],
+    }
+    if first:
+        arrays["trace"] = predictor.trace
+        arrays |= {f"outside.{name}": probs for name, probs in predictor.outside.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def load_predictor(folder: Path, names: Sequence[str]) -> Predictor:
+    """What `save_predictor` wrote."""
+    parts = [_read(folder / name) for name in names]
+    first = parts[0]
+    return Predictor(
+        probs=np.concatenate([part["probs"] for part in parts]),
+        labels=first["labels"],
+        epochs=np.concatenate([part["epochs"] for part in parts]),
+        trace=first["trace"],
+        outside={name.removeprefix("outside."): a for name, a in first.items() if name.startswith("outside.")},
+    )
+
+
+def _read(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path) as stored:
+            return dict(stored)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: collect its row again") from None
+
+
+def by_predictor(names: Sequence[str]) -> list[list[str]]:
+    """File names with the parts of one predictor together, in their order."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(re.sub(r"(\.part\d+)?\.npz$", "", name), []).append(name)
+    return list(groups.values())
+
+
+# -- rows on disk ------------------------------------------------------------------------------------------------------
+
+
+def save_json(path: Path, value: Any) -> None:
+    """JSON for people: indented, with lists of numbers or names on one line."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    write(path, re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n")
+
+
+def load_rows(folder: Path) -> list[Row]:
+    """Every collected row of `folder`, by name."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.row.json"))]
+
+
+def load_predictors(folder: Path, row: Row) -> list[Predictor]:
+    """The predictors of a row, one for each of its seeds; they must speak of the same examples."""
+    found = [load_predictor(folder, names) for names in by_predictor(row["probabilities"])]
+    if any(not np.array_equal(p.labels, found[0].labels) for p in found):
+        raise InputError(f"the predictors of {row['row']} are of different test sets: collect it again")
+    return found

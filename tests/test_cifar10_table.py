@@ -1,0 +1,351 @@
+"""The CIFAR-10 table: README says what the stored probabilities say, and the tool that stores them changes nothing.
+
+The second half runs the tool on small real runs (the digits recipe shrunk to seconds) and compares what comes out with
+`Posterior.evaluate` and with scores computed here by a few independent lines of numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from atmc import data
+from atmc.chain.recipe import load_recipe
+from atmc.chain.rundir import RunDir
+from atmc.chain.runner import run
+from atmc.errors import InputError
+from atmc.posterior import Posterior
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "cifar10"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {"README.md": README, "docs/cifar10.md": (ROOT / "docs" / "cifar10.md").read_text(encoding="utf-8")}
+
+sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
+tool, collecting, storing, tabling, drawing = (
+    importlib.import_module(name)
+    for name in ("cifar10", "cifar10_collect", "cifar10_rows", "cifar10_table", "cifar10_figures")
+)
+
+
+def recompute(folder: Path, row: dict[str, Any]) -> dict[str, float]:
+    """The scores of a row from its files, with nothing of atmc: average, score, average over seeds."""
+    found = []
+    for names in storing.by_predictor(row["probabilities"]):
+        parts = [np.load(folder / name) for name in names]
+        probs, labels = np.concatenate([part["probs"] for part in parts]), parts[0]["labels"]
+        assert probs.dtype == np.float16
+        assert len(probs) >= row["samples"]
+        mean = probs.astype(np.float64).mean(0)
+        own = mean[np.arange(len(labels)), labels]
+        sure, right = mean.max(1), mean.argmax(1) == labels
+        bins = np.digitize(sure, np.arange(1, 15) / 15, right=True)
+        gaps = [abs((right - sure)[bins == b].sum()) for b in range(15)]
+        found.append(
+            {
+                "accuracy": right.mean(),
+                "nll": -np.log(np.maximum(own, 2.0**-24)).mean(),  # float16 holds nothing between 0 and 2^-24
+                "ece": sum(gaps) / len(labels),
+                "brier": ((mean - np.eye(mean.shape[1])[labels]) ** 2).sum(1).mean(),
+            }
+        )
+    return {score: float(np.mean([scores[score] for scores in found])) for score in found[0]}
+
+
+def same(one: Any, two: Any) -> bool:
+    """Equal JSON values, numbers to nine digits: another CPU may add in another order."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, float) and isinstance(two, int | float):
+        return math.isclose(one, two, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(one == two)
+
+
+# -- what this repository holds ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def published() -> list[dict[str, Any]]:
+    """The rows of results/cifar10/table.json; none before the first is run."""
+    path = RESULTS / "table.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def test_table_is_what_the_probabilities_say(published):
+    assert same(tabling.build(RESULTS), published), "run python benchmarks/cifar10.py table"
+    for row in published:
+        for score, value in recompute(RESULTS, row).items():
+            assert row[score] == pytest.approx(value, abs=1e-9), (row["row"], score)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_show_that_table(page, published):
+    expected = tabling.blocks(published)
+    for name, text in tabling.found_blocks(PAGES[page]).items():
+        assert text == expected[name], f"run python benchmarks/cifar10.py table --into {page}"
+
+
+def test_readme_has_the_table_if_and_only_if_there_is_one(published):
+    shown = tabling.found_blocks(README).get("cifar10 table", "")
+    assert bool(shown) == bool(published)
+
+
+def test_every_stored_file_belongs_to_a_row(published):
+    listed = {name for row in published for name in row["probabilities"]}
+    assert {path.name for path in RESULTS.glob("*.npz")} == listed
+
+
+# -- the tool on small real runs ---------------------------------------------------------------------------------------
+
+TINY = ["model.width=2", "schedule.epochs=6", "schedule.cycle_epochs=2", "schedule.burn_in_epochs=0", "run.device=cpu"]
+HELD = ["data.validation=97", 'run.evaluate=["test", "validation"]']
+SGD = ["model.width=2", "schedule.epochs=3", "run.device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two seeds of a chain, the first again without test predictions, and two networks trained side by side."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def make(name: str, recipe: str, settings: list[str]) -> Path:
+        return run(load_recipe(recipe, settings), folder / name, progress=None).path
+
+    return SimpleNamespace(
+        one=make("one", "digits-atmc", [*TINY, *HELD, "seed=1"]),
+        two=make("two", "digits-atmc", [*TINY, *HELD, "seed=2"]),
+        blind=make("blind", "digits-atmc", [*TINY, *HELD, "seed=1", 'run.evaluate=["validation"]']),
+        ensemble=make("ensemble", "digits-sgd", [*SGD, "chains=2"]),
+    )
+
+
+@pytest.fixture(scope="module")
+def stored(runs, tmp_path_factory):
+    """Rows collected from these runs, with the table made of them."""
+    folder = tmp_path_factory.mktemp("results")
+    collecting.collect([runs.one, runs.two], "atmc", folder, outside=["noise"])
+    collecting.collect([runs.ensemble], "ensemble", folder, outside=[])
+    collecting.collect([runs.ensemble], "sgd", folder, average="chain", outside=[])
+    rows = tabling.build(folder)
+    tabling.save(folder, rows)
+    return SimpleNamespace(folder=folder, rows=rows)
+
+
+def row_of(rows, run, kind):
+    return next(row for row in rows if (row["run"], row["kind"]) == (run, kind))
+
+
+@pytest.mark.parametrize(("kind", "which"), [("last sample", "single"), ("posterior predictive", "predictive")])
+def test_scores_are_those_of_the_posterior(stored, runs, kind, which):
+    test = data.load("digits", "test")
+    each = [Posterior.from_run(path).evaluate(test.images, test.labels)[which] for path in (runs.one, runs.two)]
+    row = row_of(stored.rows, "atmc", kind)
+    # float16 moves a probability by at most 1/2048 of itself, and may move an image into the next bin of the ECE
+    for score, error in {"accuracy": 0.0, "nll": 2e-4, "brier": 2e-4, "ece": 5e-3}.items():
+        values = [scores[score] for scores in each]
+        assert row[score] == pytest.approx(np.mean(values), abs=max(error, 1e-12))
+        assert row["spread"][score] == pytest.approx(np.std(values, ddof=1), abs=max(2 * error, 1e-12))
+
+
+def test_one_rule_gives_every_row(stored):
+    rows = json.loads((stored.folder / "table.json").read_text())
+    assert [(row["run"], row["kind"], row["samples"]) for row in rows] == [
+        ("sgd", "network", 1),
+        ("atmc", "last sample", 1),
+        ("atmc", "posterior predictive", 3),
+        ("ensemble", "ensemble", 2),
+    ]
+    for row in rows:
+        assert {score: row[score] for score in storing.SCORES} == pytest.approx(recompute(stored.folder, row))
+        assert len(np.load(stored.folder / row["probabilities"][0])["probs"]) == row["samples"]
+
+
+def test_a_row_says_how_it_was_made(stored, runs):
+    row = json.loads((stored.folder / "atmc.row.json").read_text())
+    assert (row["seeds"], row["epochs"], row["status"], row["temperature"]) == ([1, 2], 6, "done", 1.0)
+    assert row["versions"]["torch"] == torch.__version__
+    assert row["gpu_seconds"] > 0
+    again = load_recipe(stored.folder / row["recipe"])
+    assert again == RunDir.open(runs.one).recipe
+    events = [r for r in RunDir.open(runs.one).metrics() if r["event"] == "sample"]
+    noted = row["validation"][0]
+    assert noted["epoch"] == [event["epoch"] for event in events]
+    assert noted["predictive nll"] == [event["scores"]["validation"]["predictive"]["nll"] for event in events]
+    logged = [r["loss"] for r in RunDir.open(runs.one).metrics() if r["event"] == "log"]
+    assert storing.load_predictors(stored.folder, row)[0].trace[:, 2] == pytest.approx(logged)
+
+
+def test_predictions_that_a_run_did_not_store_are_made(stored, runs, tmp_path):
+    row = collecting.collect([runs.blind], "blind", tmp_path, outside=[])
+    made = storing.load_predictors(tmp_path, row)[0].probs
+    kept = storing.load_predictor(stored.folder, ["atmc-0.npz"]).probs
+    assert made.astype(float) == pytest.approx(kept.astype(float), abs=1e-3)
+
+
+def test_averaging_runs_together_orders_samples_by_epoch(runs, tmp_path):
+    row = collecting.collect([runs.one, runs.two], "both", tmp_path, average="all", outside=[])
+    found = storing.load_predictors(tmp_path, row)
+    assert [len(one.probs) for one in found] == [6]
+    assert found[0].epochs == pytest.approx([2, 2, 4, 4, 6, 6], abs=0.1)
+    both = [RunDir.open(path).predictions("test").numpy() for path in (runs.one, runs.two)]
+    expected = np.stack(both, axis=1).reshape(found[0].probs.shape)
+    assert np.array_equal(found[0].probs, expected.astype(np.float16))
+
+
+def test_chains_can_be_seeds(stored, runs):
+    members = RunDir.open(runs.ensemble).predictions("test").numpy().astype(np.float16)
+    row = row_of(stored.rows, "sgd", "network")
+    assert row["seeds"] == ["0:0", "0:1"]
+    for file, member in zip(row["probabilities"], members, strict=True):
+        assert np.array_equal(np.load(stored.folder / file)["probs"], member[None])
+    # one run, two ways to read it: its time is counted once in each
+    assert row["gpu_seconds"] == pytest.approx(row_of(stored.rows, "ensemble", "ensemble")["gpu_seconds"], abs=0.2)
+
+
+def test_curve_ends_at_the_predictive(stored):
+    row = row_of(stored.rows, "atmc", "posterior predictive")
+    assert row["by_samples"]["samples"] == [1, 2, 3]
+    for score in storing.SCORES:
+        assert row["by_samples"][score][-1] == pytest.approx(row[score], abs=1e-12)
+
+
+def test_auroc_is_that_of_fresh_predictions(stored, runs):
+    from sklearn.metrics import roc_auc_score
+
+    from atmc.report import strangers
+
+    home = data.load("digits", "test").images
+    noise = strangers.make("noise", home, collecting.SHOWN).images
+    values = []
+    for path in (runs.one, runs.two):
+        posterior = Posterior.from_run(path)
+        near, far = posterior.predict(home), posterior.predict(noise)
+        marks = np.repeat([0, 1], [len(near), len(far)])
+        doubt = {kind: torch.cat([near.doubt(kind), far.doubt(kind)]) for kind in ("entropy", "confidence")}
+        values.append({kind: roc_auc_score(marks, scores) for kind, scores in doubt.items()})
+    found = row_of(stored.rows, "atmc", "posterior predictive")["outside"]["noise"]
+    for kind, auroc in found.items():
+        assert auroc == pytest.approx(np.mean([value[kind] for value in values]), abs=1e-3)
+
+
+def test_a_confident_mistake_costs_what_float16_can_show():
+    probs = np.array([[[1.0, 0.0], [0.5, 0.5]]], np.float16)
+    found = storing.Predictor(probs, np.array([1, 0], np.uint8), np.zeros(1), np.zeros((0, 3)))
+    assert found.scores()["nll"] == pytest.approx((24 * math.log(2) + math.log(2)) / 2)
+
+
+def test_large_files_are_split_and_read_as_one(tmp_path):
+    rng = np.random.default_rng(0)
+    whole = storing.Predictor(
+        probs=rng.dirichlet(np.ones(10), (7, 100)).astype(np.float16),
+        labels=rng.integers(0, 10, 100).astype(np.uint8),
+        epochs=np.arange(7, dtype=np.float32),
+        trace=np.ones((5, 3), np.float32),
+        outside={"mnist": rng.dirichlet(np.ones(10), 20).astype(np.float16)},
+    )
+    names = storing.save_predictor(tmp_path, "row-0", whole, limit=6_000)
+    assert len(names) > 1
+    assert max((tmp_path / name).stat().st_size for name in names) <= 6_000
+    assert storing.by_predictor([*names, "row-1.npz"]) == [names, ["row-1.npz"]]
+    back = storing.load_predictor(tmp_path, names)
+    for one, two in zip(vars(whole).values(), vars(back).values(), strict=True):
+        assert np.array_equal(one, two) if isinstance(one, np.ndarray) else np.array_equal(one["mnist"], two["mnist"])
+
+
+def test_what_came_back_without_its_samples_is_enough(stored, runs, tmp_path, capsys):
+    part = tmp_path / "part"
+    shutil.copytree(runs.one, part, ignore=shutil.ignore_patterns("samples", "checkpoint"))
+    row = collecting.collect([part], "part", tmp_path / "out")
+    assert "no images from elsewhere" in capsys.readouterr().err
+    kept = storing.load_predictor(stored.folder, ["atmc-0.npz"])
+    assert np.array_equal(storing.load_predictors(tmp_path / "out", row)[0].probs, kept.probs)
+
+
+def test_an_unfinished_run_is_called_so(tmp_path):
+    recipe = load_recipe("digits-atmc", [*TINY, "schedule.epochs=2000"])
+    while not (tmp_path / "run").exists() or len(RunDir.open(tmp_path / "run").bank) < 2:
+        run(recipe, tmp_path / "run", time_budget=2.0, progress=None)
+    row = collecting.collect([tmp_path / "run"], "half", tmp_path / "out", outside=[])
+    assert row["status"] == "unfinished"
+    assert 4 <= row["epochs"] < 2000
+    assert all(found["row"].endswith(", unfinished") for found in tabling.build(tmp_path / "out"))
+
+
+def test_runs_that_are_no_seeds_of_each_other_are_refused(runs, tmp_path, capsys):
+    where = ["--row", "x", "--out", str(tmp_path)]
+    assert tool.main(["collect", str(runs.one), str(runs.ensemble), *where]) == 2
+    assert "two rows, not one" in capsys.readouterr().err
+    assert tool.main(["collect", str(runs.one), str(runs.blind), *where]) == 2
+    assert "same seed" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_different_test_sets_are_refused(stored, tmp_path):
+    shutil.copytree(stored.folder, tmp_path, dirs_exist_ok=True)
+    second = storing.load_predictor(tmp_path, ["atmc-1.npz"])
+    other = storing.Predictor(second.probs, second.labels[::-1], second.epochs, second.trace)
+    storing.save_predictor(tmp_path, "atmc-1", other)
+    with pytest.raises(InputError, match="different test sets"):
+        tabling.build(tmp_path)
+
+
+def test_collecting_needs_neither_plots_nor_pictures(runs, tmp_path):
+    absent = ("matplotlib", "arviz_stats", "PIL", "jinja2", "onnx")
+    words = ["collect", str(runs.one), "--row", "bare", "--out", str(tmp_path), "--outside", "noise"]
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({absent!r}))
+sys.path.append({str(ROOT / "benchmarks")!r})
+import cifar10
+sys.exit(cifar10.main({words!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare-0.npz", "bare.row.json", "bare.toml"]
+
+
+def test_a_page_that_differs_in_one_digit_is_noticed(stored):
+    page = tabling.fill("# A\n<!-- cifar10 table -->\nold\n<!-- /cifar10 table -->\nB\n", stored.rows)
+    assert page.startswith("# A\n<!-- cifar10 table -->\n| CIFAR-10 | T |")
+    assert page.endswith("\n<!-- /cifar10 table -->\nB\n")
+    expected = tabling.blocks(stored.rows)["cifar10 table"]
+    assert tabling.found_blocks(page) == {"cifar10 table": expected}
+    assert tabling.fill(page, stored.rows) == page
+    accuracy = re.search(r"(\d)(\.\d\d ± )", page)
+    wrong = page.replace(accuracy[0], f"{(int(accuracy[1]) + 1) % 10}{accuracy[2]}", 1)
+    assert tabling.found_blocks(wrong)["cifar10 table"] != expected
+
+
+def test_rows_of_the_paper_stand_beside_its_numbers():
+    recipe = {"data": {"name": "cifar10"}, "model": {"depth": 56, "width": 32, "norm": "none"}}
+    assert tabling.paper_numbers({**recipe, "sampler": {"name": "atmc"}}, "posterior predictive") == {
+        "accuracy": 0.939,
+        "nll": 0.194,
+    }
+    assert tabling.paper_numbers({**recipe, "sampler": {"name": "sghmc"}}, "posterior predictive") is None
+    smaller = {**recipe, "model": {"depth": 20, "width": 32, "norm": "none"}, "sampler": {"name": "atmc"}}
+    assert tabling.paper_numbers(smaller, "posterior predictive") is None
+
+
+def test_figures_are_drawn_from_what_is_stored(stored, tmp_path):
+    written = {path.name: path.read_bytes() for path in drawing.save_figures(stored.folder, tmp_path)}
+    names = ("calibration", "accuracy-samples", "accuracy-epochs", "nll-samples", "nll-epochs", "loss-epochs")
+    assert written.keys() == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+    assert all(written[f"{name}.png"].startswith(b"\x89PNG") for name in names)
+    calibration = written["calibration.svg"].decode()
+    assert "ATMC, ResNet++-8×2" in calibration
+    assert "Deep ensemble" not in calibration  # the paper's figure: predictive and trained networks
+    assert "Deep ensemble" in written["nll-samples.svg"].decode()
