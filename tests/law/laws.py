@@ -85,18 +85,14 @@ def sghmc_harmonic(k: float, h: float, m: float, d: float, t: float, grad_var: f
     return v * p2 * (1 + a) / (2 * g), p2
 
 
-def sghmc_synchronised(k: float, h: float, m: float, d: float, t: float, grad_var: float) -> float:
-    """E p²/m half way through the kick of the fused SGHMC step, where p and θ belong to the same time, exactly.
+def synchronised(p2: float, k: float, h: float, m: float, d: float) -> float:
+    """The kinetic temperature that `synchronised_virial` reads under a friction D, exactly, for P = E p² after the kick.
 
-    Gradient noise is the same in both halves of a kick, so that half way only a quarter of its variance is there: the
-    reading is low by about h Var G/(4m), a fraction hξ̄/2 of T where a thermostat holds the temperature.
+    It is E[p² − (tanh(x/2)/D) G p]/m with E[G p] = k E[θp] = kvP/2, whatever the noise of G: p comes from before it.
+    For SGHMC equation (2) makes it s²/(m(1 − a²)) = T + tanh(x/2) Var G/(mD²), the temperature of the bath and T itself
+    where gradients are exact. ATMC holds P at mT, and reads low by h²k/4m, as the force between two half steps asks.
     """
-    variance, p2 = sghmc_harmonic(k, h, m, d, t, grad_var)
-    x = d * h
-    a, f = math.exp(-x), h / 2 * _phi(x / 2)
-    cross = h / m * p2 / 2
-    noise = t * m * -math.expm1(-x) + f**2 * grad_var
-    return (a * p2 - 2 * math.sqrt(a) * f * k * cross + (f * k) ** 2 * variance + noise) / m
+    return p2 / m * (1 - h * k / (2 * m) * math.tanh(d * h / 2) / d)
 
 
 def sgld_harmonic(k: float, h: float, t: float, grad_var: float) -> float:

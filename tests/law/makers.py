@@ -117,7 +117,7 @@ class Mutant(Real):
             beta = beta.clamp(max=self.sampler.param_groups[0]["noise"])
         if self.flaw is Flaw.NOISE_OF_ONE_B:
             # Variance 2Tαm hφ(bh) for 2Tαm hφ(2bh): their ratio is 2/(1 + e^(−bh)).
-            r = bodies.virial(p, kw["mass"], kw["inverse_scale"]) * kw["mass"] / (p * p) if kw["inverse_scale"] else 1.0
+            r = (1 + p * p * kw["inverse_scale"]) ** -0.5
             eta = eta * (2 / (1 + torch.exp(-beta * r * kw["lr"]))) ** 0.5
         new = _momentum_step(p, grad, eta, alpha, beta, **kw)
         if self.flaw is Flaw.SIGN:

@@ -10,7 +10,7 @@ from scipy import stats
 from atmc.samplers import ATMC, SGHMC, SGNHT
 
 from .harness import ALARM, SEED, Estimate, Settings, combine, judge
-from .laws import draw_momentum, kinetic, momentum_grid, sghmc_harmonic, sghmc_synchronised
+from .laws import atmc_harmonic, draw_momentum, kinetic, momentum_grid, sghmc_harmonic, synchronised
 from .makers import real, sampler
 from .starts import global_stream, thermostat_starts_at_zero
 
@@ -96,19 +96,24 @@ def test_equal_seeds_of_sampler_and_program_do_not_meet(seed: int) -> None:
     assert verdict.passed, str(verdict)
 
 
-def _readings(settings: Settings, stiffness: float, sd: float, seeds: int = 24) -> Estimate:
-    """The sampler's own kinetic temperature, averaged over time; one replicate per sampler."""
+def _readings(s: Settings, k: float, sd: float, variance: float | None = None, centre: float = 0.0) -> Estimate:
+    """The sampler's own kinetic temperature on U = kθ²/2, averaged over time; one replicate per sampler.
+
+    Chains start in their law, as far as it is known: `variance` of θ, `centre` of ξ.
+    """
     replicates = []
-    for seed in range(SEED, SEED + seeds):
+    for seed in range(SEED, SEED + 24):
         generator = torch.Generator().manual_seed(80_000 + seed)
-        theta = torch.randn(512, generator=generator) * math.sqrt(settings.t / stiffness)
-        one = sampler(settings, theta, seed, momentum_init="law", measure_every=2)
+        theta = torch.randn(512, generator=generator) * math.sqrt(s.t / k if variance is None else variance)
+        one = sampler(s, theta, seed, momentum_init="law", measure_every=2)
         (param,) = one.param_groups[0]["params"]
+        if "thermostat" in one.state[param]:
+            one.state[param]["thermostat"].normal_(centre, math.sqrt(s.t / s.mu), generator=generator)
         seen = []
-        for step in range(round(10 / settings.h)):
-            param.grad = stiffness * param.detach() + sd * torch.randn(512, generator=generator)
+        for step in range(round(10 / s.h)):
+            param.grad = k * param.detach() + sd * torch.randn(512, generator=generator)
             one.step()
-            if step * settings.h > 2 and step % 2 == 0:
+            if step * s.h > 2 and step % 2 == 0:
                 seen.append(float(one.kinetic_temperature()))
         replicates.append(sum(seen) / len(seen))
     return Estimate.of(torch.tensor(replicates))
@@ -119,18 +124,33 @@ def _readings(settings: Settings, stiffness: float, sd: float, seeds: int = 24) 
 def test_the_kinetic_temperature_is_read_at_a_synchronised_time(scheme: str, sd: float) -> None:
     """Against the exact law of the discrete step, on a stiff target where the raw momentum reads 10 % too warm."""
     s = Settings("SGHMC", h=0.2, m=1.0, d=3.0, t=1.5, scheme=scheme)
-    expected = sghmc_synchronised(9.0, s.h, s.m, s.d, s.t, sd**2)
-    raw = sghmc_harmonic(9.0, s.h, s.m, s.d, s.t, sd**2)[1] / s.m
+    raw = sghmc_harmonic(9.0, s.h, s.m, s.d, s.t, sd**2)[1]
+    expected = synchronised(raw, 9.0, s.h, s.m, s.d)
+    assert expected == pytest.approx(s.t + math.tanh(s.d * s.h / 2) * sd**2 / s.d**2)
     reading = _readings(s, 9.0, sd)
     verdict = judge({"T": reading}, {"T": expected})
     assert verdict.passed, str(verdict)
-    assert not judge({"T": reading}, {"T": raw}).passed
+    assert not judge({"T": reading}, {"T": raw / s.m}).passed
 
 
 @pytest.mark.parametrize("scheme", ["fused", "strang"])
-def test_the_kinetic_temperature_under_a_speed_limit(scheme: str) -> None:
-    """The mean of p K'(p) extrapolated to h = 0."""
-    s = Settings("SGHMC", h=0.2, m=1.0, d=1.0, c=0.9, t=1.5, scheme=scheme)
-    reading = combine((-1 / 3, 4 / 3), (_readings(s, 2.0, 0.0), _readings(s.halved(), 2.0, 0.0)))
-    verdict = judge({"T": reading}, {"T": 1.5})
+def test_gradient_noise_does_not_bias_the_kinetic_temperature(scheme: str) -> None:
+    """hξ̄ = 0.5: the square of the momentum half way through a kick, with a quarter of its noise, would be 0.84 T."""
+    s = Settings("ATMC", h=0.1, m=2.0, d=8.0, t=1.5, mu=4.0, scheme=scheme)
+    sd = math.sqrt(5.0 * 2 * s.m * s.t / s.h)
+    variance, centre = atmc_harmonic(1.0, s.h, s.m, s.d, s.t, sd**2)
+    reading = _readings(s, 1.0, sd, variance, centre)
+    verdict = judge({"T": reading}, {"T": synchronised(s.m * s.t, 1.0, s.h, s.m, s.d)})
+    assert verdict.passed, str(verdict)
+    assert not judge({"T": reading}, {"T": 0.96 * s.t}).passed
+
+
+@pytest.mark.parametrize("name", ["ATMC", "SGNHT", "SGHMC"])
+@pytest.mark.parametrize("scheme", ["fused", "strang"])
+def test_the_kinetic_temperature_under_a_speed_limit(name: str, scheme: str) -> None:
+    """The mean of p K'(p) extrapolated to h = 0, with gradient noise where there is a thermostat to balance it."""
+    s = Settings(name, h=0.1, m=1.0, d=6.0 if name == "ATMC" else 1.0, c=0.9, t=1.5, mu=4.0, scheme=scheme)
+    level = 0.0 if name == "SGHMC" else 3.0  # of ξ̄
+    both = [_readings(x, 2.0, math.sqrt(level * 2 * x.m * x.t / x.h), centre=level) for x in (s, s.halved())]
+    verdict = judge({"T": combine((-1 / 3, 4 / 3), both)}, {"T": 1.5})
     assert verdict.passed, str(verdict)

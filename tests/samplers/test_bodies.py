@@ -147,6 +147,23 @@ def test_parameter_without_gradient_stays(make, kit):
         assert not torch.equal(params[0], kit.problem(large=False)[0])
 
 
+@pytest.mark.parametrize("body", BODIES)
+def test_a_parameter_that_lost_its_gradient_has_no_reading(make, kit, body):
+    params = kit.problem(large=False)
+    sampler = make(params, body=body, measure_every=1)
+    kit.run(sampler, params, 2)
+    assert math.isfinite(sampler.readings().tensors[1].configurational)
+    kit.set_gradients(params, 2)
+    params[1].grad = None
+    sampler.step()
+    readings = sampler.readings().tensors
+    assert math.isnan(readings[1].kinetic)
+    assert math.isnan(readings[1].configurational)
+    assert math.isfinite(readings[0].configurational)
+    kit.run(sampler, params, 1, start=3)
+    assert math.isfinite(sampler.readings().tensors[1].configurational)
+
+
 def test_step_of_zero_moves_nothing(make, kit):
     for body in BODIES:
         params = kit.problem(large=False)

@@ -205,6 +205,44 @@ def test_nonfinite_gradient_is_skipped_on_the_device_and_told(make, kit):
     assert not torch.equal(before[1], params[1])
 
 
+@pytest.mark.parametrize("kind", ["number", "tensor"])
+def test_a_skipped_step_leaves_no_second_half_to_come(kit, kind):
+    """Strang: the half step still due is that of the last step taken, whatever step size the skipped one had."""
+    params = kit.problem("cuda")
+    first, second = (torch.tensor(h, device="cuda") if kind == "tensor" else h for h in (0.05, 0.01))
+    groups = [{"params": params[:2]}, {"params": params[2:], "mass": 3.0}]
+    sampler = atmc.ATMC(groups, lr=first, noise=1.0, speed_limit=0.7, scheme="strang")
+    kit.run(sampler, params, 2)
+    for group in sampler.param_groups:
+        group["lr"] = second
+    kit.set_gradients(params, 2)
+    params[0].grad[0] = math.nan
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sampler.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [float(h) for h in sampler.state_dict()["sampler"]["last_lr"]] == [float(first)] * 2
+    kit.run(sampler, params, 1, start=3)
+    assert [float(h) for h in sampler.state_dict()["sampler"]["last_lr"]] == [float(second)] * 2
+
+
+def test_a_parameter_that_lost_its_gradient_has_no_reading(make, kit):
+    params = kit.problem("cuda")
+    sampler = make(params, measure_every=1)
+    kit.run(sampler, params, 2)
+    before = sampler.readings().tensors
+    kit.set_gradients(params, 2)
+    params[1].grad = None
+    sampler.step()
+    readings = sampler.readings().tensors
+    assert math.isfinite(before[1].configurational)
+    assert math.isnan(readings[1].kinetic)
+    assert math.isnan(readings[1].configurational)
+    assert math.isfinite(readings[0].configurational)
+    assert readings[0].configurational != before[0].configurational
+
+
 def test_noise_is_normal(kit):
     p = torch.nn.Parameter(torch.zeros(2_000_000, device="cuda"))
     sampler = atmc.SGLD([p], lr=0.5, seed=3)

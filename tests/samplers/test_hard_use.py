@@ -79,6 +79,21 @@ def test_skip_leaves_the_step_out_and_tells(make, kit, body):
     assert not torch.equal(before[1], params[1])
 
 
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+def test_a_skipped_step_leaves_no_second_half_to_come(kit, body):
+    """Strang: the half step still due is that of the last step taken, whatever step size the skipped one had."""
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params, lr=0.05, noise=1.0, scheme="strang", body=body, nonfinite="skip")
+    kit.run(sampler, params, 2)
+    sampler.param_groups[0]["lr"] = 0.01
+    kit.set_gradients(params, 2)
+    params[0].grad[0] = math.nan
+    sampler.step()
+    assert sampler.state_dict()["sampler"]["last_lr"] == [0.05]
+    kit.run(sampler, params, 1, start=3)
+    assert sampler.state_dict()["sampler"]["last_lr"] == [0.01]
+
+
 def test_shared_thermostat_survives_new_parameters(kit):
     params = kit.problem(large=False)
     sampler = atmc.SGNHT(params[:2], lr=0.1, noise=1.0, thermostat="scalar", momentum_init="law")

@@ -30,6 +30,7 @@ class BlockKind:
     order: Order = "pre"
     shortcut: Shortcut | None = None  # None: the identity
     gain: float | None = None  # a constant factor on the branch, instead of a small last scale
+    activates: bool = True  # whether the next block's activation is wanted, too
 
 
 def add_bias(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -72,7 +73,7 @@ def block_forward(
     y = _shortcut(x, a, h.shape[1], project, project_bias, kind) + h
     if kind.order == "post":
         return F.selu(y), None
-    return y, F.selu(add_bias(y, next_bias))
+    return y, F.selu(add_bias(y, next_bias)) if kind.activates else None
 
 
 def _shortcut(
@@ -93,13 +94,19 @@ def _shortcut(
 
 
 def stem_forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, next_bias: Tensor | None, small: bool, order: Order
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    next_bias: Tensor | None,
+    small: bool,
+    order: Order,
+    activates: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """The first convolution (3×3, or 7×7 of stride 2 and max-pooling), and its activation."""
+    """The first convolution (3×3, or 7×7 of stride 2 and max-pooling), and its activation if it is wanted."""
     size = weight.shape[-1]
     y = add_bias(F.conv2d(x, weight, None, 1 if small else 2, size // 2), bias)
     if not small:
         y = F.max_pool2d(y, 3, 2, 1)
     if order == "post":
         return F.selu(y), None
-    return y, F.selu(add_bias(y, next_bias))
+    return y, F.selu(add_bias(y, next_bias)) if activates else None

@@ -6,6 +6,7 @@ computation in plain PyTorch, which is what they are tested against and what run
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -59,7 +60,7 @@ class Shape:
 
 SHAPES = {
     (shape.channels, shape.size): shape
-    for shape in (
+    for shape in (  # the three stages of a CIFAR network of width 32
         Shape(32, 32, groups=4, columns=32, slots=2, taps=9, parts=7),
         Shape(64, 16, groups=4, columns=64, slots=6, taps=3, parts=8),
         Shape(128, 8, groups=2, columns=64, slots=5, taps=1, parts=2),
@@ -67,27 +68,34 @@ SHAPES = {
 }
 
 
-def applies(x: Tensor, weights: list[Tensor], biases: list[Tensor | None]) -> bool:
-    """Whether the kernels can run this stage: a Hopper GPU, bf16, a shape they were cut for, a bias in every block."""
-    if not x.is_cuda or x.dtype != torch.bfloat16 or x.ndim != 4 or x.shape[2] != x.shape[3]:
+def applies(
+    where: tuple[torch.dtype, torch.device], size: int, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+) -> bool:
+    """Whether the kernels can run blocks of these weights and biases on images of so many pixels.
+
+    They need a Hopper GPU, bf16, a shape they were cut for, and a bias per feature in every block.
+    """
+    dtype, device = where
+    if dtype != torch.bfloat16 or device.type != "cuda":
         return False
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    if (x.shape[1], x.shape[2]) not in SHAPES or any(bias is None or bias.shape != x.shape[1:2] for bias in biases):
+    channels = weights[0].shape[0]
+    if (channels, size) not in SHAPES or any(bias is None or bias.shape != (channels,) for bias in biases):
         return False
-    square = (x.shape[1], x.shape[1], 3, 3)
-    if any(w.shape != square or w.dtype != torch.bfloat16 or not _is_channels_last(w) for w in weights):
+    square = (channels, channels, 3, 3)
+    if any(w.shape != square or w.dtype != dtype or not _is_channels_last(w) for w in weights):
         return False
-    return _supported(x.device)
+    return _supported(device)
 
 
-def run(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
+def run(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
     """selu of the stream after all blocks, from the stream before them. Two weights and one bias for every block."""
     out: Tensor = Stage.apply(x, len(biases), torch.is_grad_enabled(), *weights, *biases)  # type: ignore[no-untyped-call]
     return out
 
 
-def plain(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
+def plain(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
     """The same in PyTorch's operations."""
     for first, second, bias in zip(weights[::2], weights[1::2], biases, strict=True):
         h = F.selu(F.conv2d(F.selu(x), first, None, 1, 1) + bias.to(x.dtype).view(1, -1, 1, 1))

@@ -22,9 +22,9 @@ class TensorReading:
     """One parameter tensor.
 
     `kinetic` is the mean of p K'(p) at the last measured synchronised time and should be near `temperature`: inside
-    [`low`, `high`] with probability 99.9 % if gradients are exact. Gradient noise lowers it by the factor 1 − h ξ̄/2
-    (`integrator.synchronised_virial` says why), so judge it beside the thermostat. `configurational` is the mean of θ·G
-    at the same time; its average over a chain in equilibrium is `temperature` too, but one reading scatters widely.
+    [`low`, `high`] with probability 99.9 % if gradients are exact. Gradient noise does not shift it, but widens its
+    scatter, by √(1 + h ξ̄/4) at most. `configurational` is the mean of θ·G at the same time; its average over a chain in
+    equilibrium is `temperature` too, but one reading scatters widely.
     `silent` is the share of elements whose thermostat leaves no noise to be added (ξ ≥ D). What does not apply is NaN.
     """
 

@@ -252,13 +252,12 @@ class Sampler(Optimizer):
             self._heat_shared()
         if self.scheme == "strang":
             for last, group in zip(self._last_lr, self.param_groups, strict=True):
-                taken = fused_triton.taken(self, last.device)
-                before = None if taken is None else last.clone()
+                before, taken = last.clone(), fused_triton.taken(self, last.device)
                 if isinstance(group["lr"], Tensor):
                     last.copy_(group["lr"])
                 else:
                     last.fill_(group["lr"])
-                if before is not None:  # a step that the device has skipped has no second half to come
+                if taken is not None:  # a step that the device has skipped has no second half to come
                     last.copy_(torch.where(taken, last, before))
 
     def _heat_shared(self) -> None:

@@ -1,0 +1,150 @@
+"""The stage kernels against plain PyTorch: values, every gradient, odd batches, and inside a network."""
+
+import pytest
+import torch
+
+from atmc.nn import build, stage
+
+gpu = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
+)
+SHAPES = [(32, 32), (64, 16), (128, 8)]
+
+
+def problem(channels, size, batch=6, blocks=3):
+    """A stream, weights of about unit gain, and biases; float32 copies of what bf16 can hold."""
+    gen = torch.Generator().manual_seed(channels + batch)
+    x = torch.randn(batch, channels, size, size, generator=gen)
+    flat = torch.randn(2 * blocks, channels, 3, 3, channels, generator=gen) / (9 * channels) ** 0.5
+    biases = [0.1 * torch.randn(channels, generator=gen) for _ in range(blocks)]
+    flat = flat.cuda().bfloat16()
+    x = x.cuda().bfloat16().contiguous(memory_format=torch.channels_last)
+    return x, flat.permute(0, 1, 4, 2, 3), [b.cuda() for b in biases]
+
+
+def gradients(function, x, weights, biases, dtype):
+    x = x.to(dtype).requires_grad_()
+    weights = [w.to(dtype).requires_grad_() for w in weights]
+    biases = [b.to(torch.float32 if dtype == torch.bfloat16 else dtype).requires_grad_() for b in biases]
+    y = function(x, weights, biases)
+    seed = torch.linspace(-1, 1, y.numel(), device="cuda").view(y.shape).to(dtype)
+    return [y, *torch.autograd.grad(y, [x, *weights, *biases], seed)]
+
+
+def error(found, exact):
+    return ((found.double() - exact).norm() / exact.norm()).item()
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [1, 6, 133])
+@pytest.mark.parametrize(("channels", "size"), SHAPES)
+def test_values_and_gradients(channels, size, batch):
+    """No further from the exact result than PyTorch's own bf16 operations are (the stream is kept in float32 here)."""
+    x, weights, biases = problem(channels, size, batch)
+    exact = gradients(stage.plain, x, weights, biases, torch.float64)
+    ours = gradients(stage.run, x, weights, biases, torch.bfloat16)
+    theirs = gradients(stage.plain, x, weights, biases, torch.bfloat16)
+    for mine, other, truth in zip(ours, theirs, exact, strict=True):
+        assert mine.shape == truth.shape
+        assert error(mine, truth) < 1.15 * error(other, truth) + 1e-3
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize(("channels", "size"), SHAPES)
+def test_runs_agree_bit_for_bit(channels, size):
+    x, weights, biases = problem(channels, size, 128)
+    first = gradients(stage.run, x, weights, biases, torch.bfloat16)
+    again = gradients(stage.run, x, weights, biases, torch.bfloat16)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@gpu
+@pytest.mark.gpu
+def test_each_image_is_on_its_own():
+    """What one image holds does not reach another, and the padding is zero: a shifted image gives a shifted result."""
+    x, weights, biases = problem(32, 32, 3, 1)
+    with torch.no_grad():
+        whole = stage.run(x, weights, biases)
+        alone = stage.run(x[1:2].contiguous(memory_format=torch.channels_last), weights, biases)
+        assert torch.equal(whole[1:2], alone)
+        inner = torch.zeros_like(x)
+        inner[..., 8:20, 8:20] = x[..., 8:20, 8:20]
+        moved = stage.run(inner.roll((3, -2), (2, 3)), weights, biases)
+        still = stage.run(inner, weights, biases).roll((3, -2), (2, 3))
+    torch.testing.assert_close(moved[..., 6:26, 6:26], still[..., 6:26, 6:26])
+
+
+@gpu
+@pytest.mark.gpu
+def test_scattered_weights():
+    """Weights that do not lie side by side are gathered."""
+    x, weights, biases = problem(64, 16)
+    apart = [w.clone(memory_format=torch.channels_last) for w in weights]
+    assert torch.equal(stage.run(x, apart, biases), stage.run(x, weights, biases))
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_network_uses_them(grad):
+    """Logits and gradients of a whole network, with the kernels and without."""
+    torch.manual_seed(0)
+    model = build("resnetpp", depth=20, width=32).cuda()
+    x = torch.randn(16, 3, 32, 32, device="cuda").bfloat16()
+    calls = []
+    run = stage.run
+    results = []
+    for fuse in (True, False):
+        model.fuse = fuse
+        stage.run = lambda *args, fuse=fuse: (calls.append(fuse), run(*args))[1]
+        try:
+            with torch.set_grad_enabled(grad):
+                logits = model(x)
+        finally:
+            stage.run = run
+        grads = torch.autograd.grad(logits.square().mean(), list(model.parameters())) if grad else []
+        results.append([logits, *grads])
+    assert calls == [True] * 3
+    for mine, other in zip(*results, strict=True):
+        assert error(mine.detach(), other.detach().double()) < 0.08
+    assert error(results[0][0].detach(), results[1][0].detach().double()) < 0.02
+
+
+@gpu
+@pytest.mark.gpu
+def test_in_a_captured_graph():
+    x, weights, biases = problem(32, 32, 8, 2)
+    weights = [w.detach().requires_grad_() for w in weights]
+
+    def step():
+        return torch.autograd.grad(stage.run(x, weights, biases).square().sum(), weights)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        eager = [g.clone() for g in step()]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        captured = step()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
+
+
+def test_elsewhere_they_do_not_apply():
+    """On a CPU, in float32, at another size or without biases the plain operations serve."""
+    weights = [torch.empty(32, 32, 3, 3, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)] * 2
+    bias = [torch.empty(32)]
+    assert not stage.applies((torch.bfloat16, torch.device("cpu")), 32, weights, bias)
+    cuda = torch.device("cuda", 0)
+    assert not stage.applies((torch.float32, cuda), 32, weights, bias)
+    assert not stage.applies((torch.bfloat16, cuda), 31, weights, bias)
+    assert not stage.applies((torch.bfloat16, cuda), 32, weights, [None])
+
+
+@pytest.mark.parametrize("shape", stage.SHAPES.values(), ids=str)
+def test_shared_memory_fits(shape):
+    assert max(shape.shared_bytes, shape.weight_shared_bytes) <= 227 * 1024
