@@ -86,7 +86,7 @@ def sghmc_harmonic(k: float, h: float, m: float, d: float, t: float, grad_var: f
 
 
 def synchronised(p2: float, k: float, h: float, m: float, d: float) -> float:
-    """The kinetic temperature that `synchronised_virial` reads under a friction D, exactly, for P = E p² after the kick.
+    """The kinetic temperature that `synchronised_virial` reads under a friction D, exactly, for P = E p².
 
     It is E[p² − (tanh(x/2)/D) G p]/m with E[G p] = k E[θp] = kvP/2, whatever the noise of G: p comes from before it.
     For SGHMC equation (2) makes it s²/(m(1 − a²)) = T + tanh(x/2) Var G/(mD²), the temperature of the bath and T itself
