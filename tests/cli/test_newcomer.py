@@ -5,9 +5,12 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
-from shell import atmc
+from shell import atmc, fails
 from tiny_recipes import RECIPE
+
+from atmc.data import load
 
 
 def pictures_of(folder, count=40):
@@ -34,12 +37,11 @@ def next_commands(result):
 
 def test_from_a_folder_of_images_to_a_prediction(tmp_path):
     pictures_of(tmp_path / "my images")
-    Path("mine.toml").write_text(RECIPE.replace("epochs = 4\n", "epochs = 6\n"))
-    changes = ["data.name=folder:my images?size=8", "data.validation=0", "data.batch_size=16", 'run.evaluate=["test"]']
-    changes += ["schedule.warm_start_epochs=25", "sampler.temperature=0.01", "model.width=4"]
-    typed = [word for change in changes for word in ("--set", change)]
-    result = atmc("sample", "mine.toml", "--out", "runs/mine", *typed)
+    shorter = [f"schedule.{key}" for key in ("epochs=30", "cycle_epochs=10", "burn_in_epochs=10")]
+    typed = [word for change in shorter for word in ("--set", change)]
+    result = atmc("sample", "folder:my images?size=8", "--out", "runs/mine", *typed)
     assert result.code == 0, result.err
+    assert re.search(r"epoch \d+/\d+ .* left", result.err), "what takes seconds says how many are left"
     (report,) = next_commands(result)
     result = atmc(*report)
     assert result.code == 0, result.err
@@ -53,6 +55,25 @@ def test_from_a_folder_of_images_to_a_prediction(tmp_path):
     assert atmc(*doctor).code == 0
     for further in next_commands(result):
         assert atmc(*further).code == 0
+
+
+def test_settings_for_pictures_follow_their_number(tmp_path):
+    from atmc.cli.own_images import recipe_for
+
+    pictures_of(Path('few "quoted"'), 20)
+    pictures_of(Path("many"), 200)
+    few, many = recipe_for('folder:few "quoted"'), recipe_for("folder:many?size=16", ["schedule.epochs=400", "name=x"])
+    assert few.data.name == 'folder:few "quoted"?size=32'
+    assert few.name == "few--quoted-"
+    counts = [len(load(recipe.data.name)) for recipe in (few, many)]
+    rates = [recipe.sampler.speed**2 * count for recipe, count in zip((few, many), counts, strict=True)]
+    assert rates[0] == pytest.approx(rates[1], rel=0.01)
+    assert few.schedule.warm_start_epochs * counts[0] / few.data.batch_size >= 400
+    assert (many.schedule.epochs, many.name) == (400, "x"), "what a person sets goes before what is chosen for them"
+    fails("sample", "many", match="for a folder of pictures, folder:many")
+    fails("sample", "folder:nowhere", match="no folder")
+    pictures_of(Path("three"), 3)
+    fails("sample", "folder:three", match="at least 16")
 
 
 def test_a_run_that_was_stopped_is_reported_as_such(tmp_path):

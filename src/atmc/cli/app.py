@@ -66,7 +66,12 @@ def demo(
 @app.command(epilog="Example: atmc sample digits-atmc --out runs/first --set sampler.temperature=0.5 --time-budget 600")
 def sample(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A TOML file, a recipe's name, or a run to go on with.")
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A TOML file, a recipe's name, a run to go on with, or folder:PATH for pictures of your own "
+            "(a sub-folder for each class).",
+        ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="The run directory; runs/NAME otherwise.")] = None,
     settings: Annotated[

@@ -49,7 +49,7 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
     _tell(data, page, spent)
     next_step(
         command("atmc", "predict", runs[0], "IMAGE.png"),
-        command("atmc", "sample", "digits-atmc", "--set", "data.name=folder:YOUR_IMAGES?size=32", "--out", "runs/mine"),
+        command("atmc", "sample", "folder:YOUR_IMAGES", "--out", "runs/mine"),
     )
     return 0
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atmc.cli.console import command, emit, next_step, printable, say
+from atmc.cli.console import command, emit, next_step, printable, say, working
 from atmc.cli.main import DONE, INTERRUPTED, OUT_OF_TIME, Told
+from atmc.cli.own_images import PREFIX, recipe_for
 from atmc.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,10 +19,14 @@ def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budge
     """The verb; returns the exit code."""
     if time_budget is not None and not 0 < time_budget < float("inf"):
         raise InputError(f"--time-budget {time_budget:g}: must be a number of seconds above 0")
-    source, out = _where(recipe, out)
-    from atmc.chain.recipe import load_recipe
+    if recipe.startswith(PREFIX):
+        with working("looking at the pictures"):
+            loaded = recipe_for(recipe, settings)
+    else:
+        from atmc.chain.recipe import load_recipe
 
-    loaded = load_recipe(source, list(settings))
+        source, out = _where(recipe, out)
+        loaded = load_recipe(source, list(settings))
     if loaded.model.name == "custom":
         raise InputError(
             f"{recipe} samples a network of somebody's own, which a recipe cannot name: "
@@ -41,7 +46,10 @@ def _where(recipe: str, out: Path | None) -> tuple[str, Path | None]:
         return recipe, out
     own = folder / "recipe.toml"
     if not own.is_file():
-        raise InputError(f"{folder} is a folder without a recipe.toml: name a recipe, or a run that was started before")
+        raise InputError(
+            f"{folder} is a folder without a recipe.toml: name a recipe, a run that was started before, or, "
+            f"for a folder of pictures, {PREFIX}{folder}"
+        )
     return str(own), out if out is not None else folder
 
 

@@ -1,0 +1,67 @@
+"""`atmc sample folder:PATH`: settings for pictures that nobody has tuned for, from how many there are.
+
+A newcomer has a folder of pictures, a sub-folder for each class, and no recipe. The network and the likelihood are the
+demo's. Its speed is for 1,297 pictures; as an optimizer a sampler is SGD of rate speed² N, so that speeds go as 1/√N. A
+few hundred steps of SGD come first: pictures are often so few that a chain would spend all its time on finding a fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atmc.cli.console import remark
+from atmc.errors import InputError
+
+if TYPE_CHECKING:
+    from atmc.chain.settings import Recipe
+
+PREFIX = "folder:"
+SIDE = 32  # pixels, where no size is asked for: minutes on a CPU
+RATE = 0.01  # of the SGD that the sampler would be without its noise
+WARM_STEPS, WARM_LR = 400, 0.01
+STEPS, CYCLES = 1200, 20
+
+
+def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
+    """The demo's recipe with data, speed and lengths for the pictures of `name`; `settings` go before all of them."""
+    from atmc import data
+    from atmc.chain.recipe import load_recipe
+
+    if "?" not in name:
+        remark(f"Pictures are brought to {SIDE} × {SIDE} pixels; for more detail name {name}?size=64")
+        name = f"{name}?size={SIDE}"
+    count = len(data.open_source(name, "train"))
+    if count < 16:
+        raise InputError(
+            f"{name} has {count} training pictures; it takes at least 16, better some dozens of each class"
+        )
+    batch = min(32, count // 4)
+    cycle = max(2, math.ceil(STEPS * batch / count / CYCLES))
+    speed = math.sqrt(RATE / count)
+    own = {
+        "name": f'"{_title(name)}"',
+        "data.name": _quoted(name),
+        "data.batch_size": batch,
+        "sampler.speed": round(speed, 5),
+        "sampler.max_speed": round(speed / 0.3, 5),
+        "schedule.warm_start_epochs": max(10, math.ceil(WARM_STEPS * batch / count)),
+        "schedule.warm_start_lr": WARM_LR,
+        "schedule.cycle_epochs": cycle,
+        "schedule.epochs": CYCLES * cycle,
+        "schedule.burn_in_epochs": CYCLES // 4 * cycle,
+    }
+    return load_recipe("digits-atmc", [*(f"{key}={value}" for key, value in own.items()), *settings])
+
+
+def _title(name: str) -> str:
+    """The folder's own name, for the run."""
+    folder = Path(name.removeprefix(PREFIX).partition("?")[0]).resolve().name
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in folder) or "images"
+
+
+def _quoted(text: str) -> str:
+    """As a TOML string, whatever the folder is called."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
