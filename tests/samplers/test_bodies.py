@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import atmc
+from atmc.samplers import fused_native
 
 BODIES = ("single", "foreach", "fused")
 
@@ -60,6 +64,41 @@ def test_threads_do_not_change_the_result(kit):
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+CHILD = """
+import sys, torch, atmc
+from atmc.samplers import fused_native
+params = [torch.nn.Parameter(torch.linspace(-1, 1, n)) for n in (5, 3000)]
+sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, seed=3)
+for _ in range(5):
+    for p in params:
+        p.grad = p.detach().clone()
+    sampler.step()
+values = [p.detach() for p in params] + [sampler.state[params[1]]["thermostat"]]
+torch.save({"name": fused_native.library()._name, "values": values}, sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(fused_native.library() is None, reason="the compiled step was not built: no C compiler")
+def test_the_compiled_step_is_chosen_by_the_machine_that_runs_it(tmp_path):
+    """Told to be a lesser machine, it takes the code built for that one, and the same steps."""
+    order = ["DEFAULT", "AVX2", "AVX512"]
+    able = torch.backends.cpu.get_cpu_capability()
+    if able not in order[1:]:
+        pytest.skip(f"{able}: there is only one build of the compiled step here")
+    found = {}
+    for level in order[: order.index(able) + 1]:
+        out = tmp_path / level
+        environment = {**os.environ, "ATEN_CPU_CAPABILITY": level.lower(), "OMP_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, "-c", CHILD, str(out)], env=environment, check=True, timeout=120)
+        found[level] = torch.load(out, weights_only=True)
+        built = "_step." if level == "DEFAULT" else f"_step_{level.lower()}."
+        assert built in os.path.basename(found[level]["name"])
+        for a, b in zip(found["DEFAULT"]["values"], found[level]["values"], strict=True):
+            assert float((a - b).abs().max()) < 2e-6
+    if "AVX512" in found:
+        assert all(map(torch.equal, found["AVX2"]["values"], found["AVX512"]["values"]))
 
 
 def test_low_precision_parameters_keep_float32_states(make, kit):

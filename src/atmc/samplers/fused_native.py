@@ -1,8 +1,9 @@
 """The fused step on a CPU: compiled code (`step.c`) over each parameter's memory, on all of PyTorch's threads.
 
 The library is built when the package is installed, if there is a C compiler; where there is none, `usable` says so and
-the foreach body serves. Work is cut at fixed places and sums are added in order, so the number of threads does not
-change a bit of the result.
+the foreach body serves. It is built for any processor, for AVX2 and for AVX-512, and the machine that runs it chooses:
+the last two take the same steps bit for bit, the first, without fused multiply-adds, the same to rounding. Work is cut
+at fixed places and sums are added in order, so the number of threads does not change a bit of the result.
 """
 
 from __future__ import annotations
@@ -67,8 +68,18 @@ class Settings(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
-    """The compiled code, or None where it was not built."""
-    spec = importlib.util.find_spec("atmc.samplers._step")
+    """The best of the compiled code that this machine can run, or None where there is none."""
+    able = torch.backends.cpu.get_cpu_capability()  # PyTorch asks for exactly the instructions that we build for
+    names = ["_step"]
+    if able in ("AVX2", "AVX512"):
+        names.insert(0, "_step_avx2")
+    if able == "AVX512":
+        names.insert(0, "_step_avx512")
+    return next((found for name in names if (found := _load(name)) is not None), None)
+
+
+def _load(name: str) -> ctypes.CDLL | None:
+    spec = importlib.util.find_spec(f"atmc.samplers.{name}")
     if spec is None or spec.origin is None:
         return None
     try:
