@@ -9,6 +9,7 @@ import hashlib
 import json
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -133,4 +134,47 @@ def _read(path: Path) -> dict[str, Any]:
     body = {key: value for key, value in values.items() if key != "checksum"}
     if values.get("checksum") != _checksum(body):
         raise DamagedFileError(path, "was altered: it does not match its own checksum")
+    for key, fits in _FITS.items():
+        if not fits(values.get(key)):
+            raise DamagedFileError(path, f"has a right checksum, but its {key!r} cannot be used")
     return values
+
+
+def _records(value: Any, **kinds: type) -> bool:
+    """Whether `value` is a list of objects that have these keys, of these kinds."""
+    return isinstance(value, list) and all(
+        isinstance(record, dict) and all(isinstance(record.get(key), kind) for key, kind in kinds.items())
+        for record in value
+    )
+
+
+def _strings(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _about_data(value: Any) -> bool:
+    if value is None:  # a chain's own manifest has none: the run's has it
+        return True
+    lists = {"shape": int, "classes": str, "mean": int | float, "std": int | float}
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and _strings(value.get("digests"))
+        and all(
+            isinstance(value.get(key), list) and all(isinstance(item, kind) for item in value[key])
+            for key, kind in lists.items()
+        )
+    )
+
+
+# Whatever reads a manifest may rely on these. A checksum only shows that nothing changed since; somebody's own tool, or
+# somebody's malice, can write anything with a right one.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "files": lambda v: isinstance(v, dict) and _records(list(v.values()), sha256=str, bytes=int),
+    "samples": lambda v: _records(v, file=str, index=int),
+    "checkpoints": lambda v: v is None or _records(v, number=int, file=str, step=int, metrics=dict),
+    "sessions": lambda v: v is None or _records(v),
+    "versions": _strings,
+    "data": _about_data,
+    "status": lambda v: v is None or isinstance(v, str),
+}

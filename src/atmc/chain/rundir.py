@@ -48,6 +48,8 @@ class RunDir:
         top = Manifest.load(folder)
         if RECIPE not in top.values["files"]:
             raise InputError(f"{folder} holds no run: its manifest lists no {RECIPE}")
+        if top.values.get("data") is None:
+            raise DamagedFileError(folder / NAME, "does not say what data the run is of")
         recipe = read_recipe(top)
         parts = [top]
         if recipe.chains > 1:
