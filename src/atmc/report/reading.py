@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atmc.errors import InputError
+from atmc.errors import InputError, RunError
 from atmc.report.facts import OWN, Array, Finding, Trace, called
 
 if TYPE_CHECKING:
@@ -60,7 +60,13 @@ class Reading:
         """The run's samples as one predictor."""
         from atmc.posterior import Posterior
 
-        return Posterior.from_run(self.run)
+        try:
+            return Posterior.from_run(self.run)
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, InputError | RunError):
+                raise
+            said = str(error).splitlines()[0]
+            raise RunError(f"{self.path}: its samples do not fit the network that it names: {said}") from error
 
     def answers(self, split: str) -> Answers:
         """The labels of a split: those kept with the run's predictions, or else those of the data set itself."""
