@@ -12,9 +12,10 @@ VERBS = ("demo", "sample", "evaluate", "report", "predict", "doctor", "export", 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help_with_an_example(verb):
+def test_every_verb_has_help_with_an_example_and_speaks_json(verb):
     result = atmc(*verb.split(), "--help")
     assert result.code == 0
+    assert "--json" in result.out
     assert f"Example: atmc {verb.split()[0]}" in " ".join(result.out.split())
 
 
@@ -53,6 +54,13 @@ def test_help_is_quick_and_does_not_import_torch():
         best = min(best, float(found.stdout.split("SECONDS ")[1].split()[0]))
         time.sleep(0.1)
     assert best < 1.0
+
+
+def test_importing_the_package_costs_nothing_beside_torch():
+    """Names are looked up when they are used, so that `import atmc` adds next to nothing to `import torch`."""
+    code = "import sys, atmc; print('torch' in sys.modules, 'numpy' in sys.modules, atmc.ATMC.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False", "ATMC"]
 
 
 def test_an_unexpected_error_is_one_line_unless_debugging(monkeypatch, tmp_path):

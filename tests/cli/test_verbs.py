@@ -142,6 +142,7 @@ def test_doctor(tiny):
     result = atmc("doctor", tiny)
     assert result.code == 0
     assert re.search(r"^[✓·!✗] ", result.out, re.M)
+    assert f"Next: atmc report {tiny}" in result.out
     levels = {entry["level"] for entry in json.loads(atmc("doctor", tiny, "--json").out)}
     assert levels <= {"ok", "note", "warning", "problem"}
 
@@ -220,13 +221,16 @@ def test_distill(tiny):
     result = atmc("distill", tiny, "student", "--epochs", "1")
     assert result.code == 0
     assert "the distilled network" in result.out
+    assert "Next: atmc predict student IMAGE.png" in result.out
     assert atmc("distill", tiny, "student").code == 2
 
 
 def test_data_verbs(tmp_path):
     listed = json.loads(atmc("data", "list", "--json").out)
     assert {"digits", "cifar10"} <= {info["name"] for info in listed}
-    assert "digits" in atmc("data", "list").out
-    assert "needs no fetching" in atmc("data", "get", "digits").out
+    assert "Next: atmc data get" in atmc("data", "list").out
+    got = atmc("data", "get", "digits").out
+    assert "needs no fetching" in got
+    assert "Next: atmc sample digits-atmc" in got
     fails("data", "get", "cifar1", match="did you mean cifar10?")
     fails("data", "get", "cifar10", "--from", "nowhere", match="nowhere")
