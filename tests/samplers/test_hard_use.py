@@ -229,6 +229,19 @@ def test_only_atmc_has_silent_elements_and_intervals_count_what_was_measured():
     assert math.isnan(nothing.readings().kinetic)
 
 
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+def test_empty_parameters_are_no_trouble(body):
+    empty, other = torch.nn.Parameter(torch.zeros(0, 3)), torch.nn.Parameter(torch.ones(2))
+    for p in (empty, other):
+        p.grad = torch.ones_like(p)
+    sampler = atmc.ATMC([empty, other], mass=[torch.ones(0, 3), torch.ones(2)], lr=0.1, body=body)
+    sampler.step()
+    assert other.isfinite().all()
+    alone = atmc.SGNHT([empty], thermostat="scalar", lr=0.1, body=body)
+    alone.step()
+    assert float(alone.state[empty]["thermostat"]) == 0.0
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_can_step():
     before = torch.get_num_threads()

@@ -118,6 +118,22 @@ def test_cyclic_cosine_is_the_papers():
         atmc.CyclicCosine(sampler, cycle=0)
 
 
+def test_a_cycle_in_epochs_is_whole_where_it_should_be():
+    """0.07 · 100 is 7.000000000000001 in floating point: the eighth step must begin a cycle, not end one at h = 0."""
+    p = torch.nn.Parameter(torch.zeros(2))
+    lr = torch.tensor(0.5)
+    sampler = atmc.ATMC([p], lr=lr)
+    schedule = atmc.CyclicCosine(sampler, cycle=0.07, steps_per_epoch=100)
+    seen = []
+    for _ in range(9):
+        seen.append(float(lr))
+        p.grad = torch.zeros(2)
+        sampler.step()
+        schedule.step()
+    assert seen[7:] == seen[:2]
+    assert sampler.param_groups[0]["lr"] is lr
+
+
 def test_torch_schedulers_work_unchanged(make, kit):
     for scheduler in (
         lambda s: torch.optim.lr_scheduler.StepLR(s, 2, 0.5),

@@ -85,7 +85,7 @@ def check_hyperparameters(group: dict[str, Any], number: int) -> None:
         for value in values:
             if isinstance(value, Tensor) and value.device.type != "cpu":
                 continue
-            if isinstance(value, Tensor) and value.numel() > 1:
+            if isinstance(value, Tensor) and value.numel() != 1:
                 continue  # masses of elements: looked at once, in `check_group`
             if not isinstance(value, (numbers.Real, Tensor)) or isinstance(value, bool) or math.isnan(float(value)):
                 raise ValueError(f"{key} of group {number} must be a number, not {value!r}")

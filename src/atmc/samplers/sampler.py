@@ -266,7 +266,7 @@ class Sampler(Optimizer):
         elements = sum(p.numel() for shard in self._shards for p in shard.params)
         heats = [torch.stack(h).sum().to(home) for shard in self._shards if (h := shard.scratch.pop("heat", []))]
         if heats:
-            mean = torch.stack(heats).sum() / elements
+            mean = torch.stack(heats).sum() / max(elements, 1)
             for shard in self._shards:
                 shard.flat["thermostat"].add_(mean.to(shard.device))
 

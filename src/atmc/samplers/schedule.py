@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -25,12 +26,13 @@ class CyclicCosine(LRScheduler):
         steps = cycle * (1.0 if steps_per_epoch is None else steps_per_epoch)
         if not 1.0 <= steps < math.inf:
             raise ValueError(f"a cycle must last at least one step, not {steps}")
-        self.cycle_steps = steps
+        # 0.07 epochs of 100 steps are 7 steps, whatever floating point makes of it.
+        self.cycle_steps = round(steps) if math.isclose(steps, round(steps), rel_tol=1e-9) else steps
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:  # type: ignore[override]
+    def get_lr(self) -> list[float | Tensor]:
         factor = cyclic_cosine(self.last_epoch, self.cycle_steps)
-        return [float(base) * factor for base in self.base_lrs]
+        return [base * factor for base in self.base_lrs]  # a tensor stays one: nothing waits for the device
 
     @property
     def cycle(self) -> int:
