@@ -210,3 +210,45 @@ def test_precision_and_dropout_inside_layers() -> None:
     assert all(parameter.dtype == torch.float64 for parameter in converted.parameters())
     lstm = convert(nn.Sequential(nn.LSTM(3, 3, 2, dropout=0.5)))
     assert lstm[0].dropout == 0
+
+
+def test_a_norm_over_the_second_dimension_is_not_folded_into_a_layer_of_the_last() -> None:
+    """[batch, 8, 8] after a linear layer: widths agree, dimensions do not."""
+    model = with_history(nn.Sequential(nn.Linear(7, 8), nn.BatchNorm1d(8)))
+    x = torch.randn(6, 8, 7)
+    converted = convert(model, x)
+    torch.testing.assert_close(*outputs(model, converted, x), rtol=1e-4, atol=1e-4)
+    assert isinstance(converted[1], FrozenAffine)
+    with pytest.raises(ValueError, match="give convert an example"):  # without one it cannot know, but it can tell
+        convert(model)(x)
+    flat = torch.randn(6, 7)
+    torch.testing.assert_close(*outputs(model, convert(model, flat), flat), rtol=1e-4, atol=1e-4)
+
+
+def test_a_weight_that_the_forward_reads_is_left_as_it_is() -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(input=self.conv(x)) * self.conv.weight.abs().mean()
+
+    model = with_history(Reads())
+    torch.testing.assert_close(*outputs(model, convert(model), torch.randn(2, 3, 5, 5)), rtol=1e-4, atol=1e-4)
+
+
+def test_a_single_layer_is_converted_too() -> None:
+    assert isinstance(convert(nn.Linear(3, 2)), WNLinear)
+    assert isinstance(convert(nn.BatchNorm2d(3), torch.randn(2, 3, 4, 4)), FrozenAffine)
+
+
+def test_what_is_frozen_stays_frozen() -> None:
+    """A frozen backbone gets no prior and is not sampled; a trained norm makes the layer it is folded into trained."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
+    model.extend([nn.Conv1d(4, 2, 1), nn.BatchNorm1d(2), nn.Linear(1, 2)])
+    for layer in (model[0], model[1], model[2], model[4], model[5]):
+        layer.requires_grad_(False)
+    model[6].bias.requires_grad_(False)
+    trained = {name for name, p in convert(model).named_parameters() if p.requires_grad}
+    assert trained == {"2.direction", "2.scale", "2.bias", "6.direction", "6.scale"}

@@ -35,9 +35,24 @@ class FrozenAffine(nn.Module):
         self.register_buffer("gain", gain)
         self.register_buffer("shift", shift)
 
-    def forward(self, x: Tensor) -> Tensor:
-        shape = (1, -1, *[1] * (x.ndim - 2))
-        return x * self.gain.to(x.dtype).view(shape) + self.shift.to(x.dtype).view(shape)
+    def forward(self, input: Tensor) -> Tensor:
+        shape = (1, -1, *[1] * (input.ndim - 2))
+        return input * self.gain.to(input.dtype).view(shape) + self.shift.to(input.dtype).view(shape)
+
+
+class FoldedFlat(nn.Identity):
+    """Stands where a BatchNorm was folded into a linear layer, which is right for inputs [batch, features] only.
+
+    In more dimensions the norm works on the second one and the layer on the last.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim != 2:
+            raise ValueError(
+                f"a BatchNorm beside a linear layer was folded for inputs [batch, features], not {list(input.shape)}: "
+                "give convert an example batch"
+            )
+        return input
 
 
 def convert(model: nn.Module, example: Tensor | None = None, tolerance: float = 1e-3) -> nn.Module:
@@ -67,7 +82,16 @@ def convert(model: nn.Module, example: Tensor | None = None, tolerance: float = 
             raise ValueError("convert: the forward calls F.batch_norm itself; use an nn.BatchNorm layer instead")
         if "dropout" in functional:
             warnings.warn("convert: the forward calls dropout as a function; switch it off there", stacklevel=2)
-    _apply(converted, {item.norm: (item.layer, item.where) for item in folds})
+    deep = set() if example is None else _deep_norms(model, example)
+    modules = dict(converted.named_modules(remove_duplicate=False))
+    converted = _apply(
+        converted,
+        {
+            item.norm: (item.layer, item.where)
+            for item in folds
+            if not (item.norm in deep and isinstance(modules[item.layer], nn.Linear | WNLinear))
+        },
+    )
     if example is not None:
         _verify(model, converted, example, tolerance)
     return converted.train(model.training)
@@ -89,11 +113,32 @@ def _refuse(model: nn.Module) -> None:
             raise ValueError(f"convert: layer {name!r} ({kind}) tracks batch statistics; set track_running_stats=False")
 
 
-def _apply(model: nn.Module, folds: dict[str, tuple[str, str]]) -> None:
-    """Replace layers in place, wherever (and however often) each is registered."""
+def _deep_norms(model: nn.Module, example: Tensor) -> set[str]:
+    """The norms that see an input of more than two dimensions."""
+    probe = copy.deepcopy(model).eval()
+    found: set[str] = set()
+
+    def watch(name: str, norm: nn.Module) -> None:
+        def note(_: nn.Module, __: object, output: Tensor) -> None:
+            if output.ndim > 2:
+                found.add(name)
+
+        norm.register_forward_hook(note)
+
+    for name, module in probe.named_modules(remove_duplicate=False):
+        if isinstance(module, _BatchNorm):
+            watch(name, module)
+    with torch.no_grad():
+        probe(example)
+    return found
+
+
+def _apply(model: nn.Module, folds: dict[str, tuple[str, str]]) -> nn.Module:
+    """Replace layers in place, wherever (and however often) each is registered; the model, or what replaces it."""
     modules = dict(model.named_modules(remove_duplicate=False))
     values: dict[int, tuple[Tensor, Tensor]] = {}
     replacements: dict[int, nn.Module] = {}
+    learnt: set[int] = set()  # layers into which something that is trained was folded
     for name, module in modules.items():
         if not isinstance(module, _BatchNorm) or id(module) in replacements:
             continue
@@ -103,7 +148,9 @@ def _apply(model: nn.Module, folds: dict[str, tuple[str, str]]) -> None:
             layer = modules[layer_name]
             weight, bias = values.get(id(layer)) or _values(layer)
             values[id(layer)] = fold(weight, bias, affine, "after" if where == "after" else "before")
-            replacements[id(module)] = nn.Identity()
+            replacements[id(module)] = FoldedFlat() if isinstance(layer, nn.Linear | WNLinear) else nn.Identity()
+            if any(parameter.requires_grad for parameter in module.parameters()):
+                learnt.add(id(layer))
         else:
             like = module.running_mean
             replacements[id(module)] = FrozenAffine(*(part.to(like) for part in affine))
@@ -114,7 +161,7 @@ def _apply(model: nn.Module, folds: dict[str, tuple[str, str]]) -> None:
     for module in model.modules():
         if id(module) in values or type(module) in (nn.Conv2d, nn.Linear, CastConv2d):
             shared = any(uses[id(parameter)] > 1 for parameter in module.parameters(recurse=False))
-            _write(module, values.get(id(module)), replacements, shared)
+            _write(module, values.get(id(module)), replacements, shared, id(module) in learnt)
         elif isinstance(module, _DropoutNd) or type(module).__name__ in NOISY_NAMES:
             replacements[id(module)] = nn.Identity()
         elif isinstance(module, nn.RNNBase | nn.MultiheadAttention):
@@ -123,6 +170,7 @@ def _apply(model: nn.Module, folds: dict[str, tuple[str, str]]) -> None:
         if id(module) in replacements and name:
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent) if parent else model, leaf, replacements[id(module)])
+    return replacements.get(id(model), model)
 
 
 def _values(layer: nn.Module) -> tuple[Tensor, Tensor]:
@@ -137,9 +185,17 @@ def _values(layer: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def _write(
-    module: nn.Module, folded: tuple[Tensor, Tensor] | None, replacements: dict[int, nn.Module], shared: bool
+    module: nn.Module,
+    folded: tuple[Tensor, Tensor] | None,
+    replacements: dict[int, nn.Module],
+    shared: bool,
+    learnt: bool,
 ) -> None:
-    """Give a layer its new values: as a weight-normalised layer where there is one, and not if its weight is tied."""
+    """Give a layer its new values: as a weight-normalised layer where there is one, and not if its weight is tied.
+
+    What was frozen stays so, unless something that is trained was folded into it.
+    """
+    trained = {name: learnt or parameter.requires_grad for name, parameter in module.named_parameters(recurse=False)}
     weight, bias = folded or _values(module)
     with_bias = folded is not None or module.bias is not None
     if shared and folded is None:
@@ -163,11 +219,15 @@ def _write(
     else:  # 1- and 3-dimensional convolutions keep their kind, with the norm folded in
         assert isinstance(module, nn.Conv1d | nn.Conv3d)
         module.weight.data.copy_(weight)
-        module.bias = nn.Parameter(bias.to(module.weight))
+        module.weight.requires_grad_(trained["weight"])
+        module.bias = nn.Parameter(bias.to(module.weight), requires_grad=trained.get("bias", trained["weight"]))
         return
     like = next(module.parameters())
     new.to(like.device, like.dtype)
     new.set_weight_(weight, bias if with_bias else None)
+    whole = learnt or any(trained.get(name, False) for name in ("weight", "direction", "scale"))
+    for name, parameter in new.named_parameters(recurse=False):
+        parameter.requires_grad_(trained.get(name, whole))
     replacements[id(module)] = new
 
 

@@ -79,13 +79,15 @@ def folds_from_graph(model: nn.Module, graph: torch.fx.Graph) -> list[Fold]:
     """Pairs whose layer and norm are each called once and where nobody else sees the value between them."""
     modules = dict(model.named_modules(remove_duplicate=False))
     calls = Counter(id(modules[str(node.target)]) for node in graph.nodes if node.op == "call_module")
+    # A layer whose weight the forward also reads as a number must keep it.
+    read = {id(modules.get(str(node.target).rpartition(".")[0])) for node in graph.nodes if node.op == "get_attr"}
     found = []
 
     def usable(node: object, width: int, out: bool) -> bool:
         if not isinstance(node, torch.fx.Node) or node.op != "call_module":
             return False
         layer = modules[str(node.target)]
-        return foldable(layer) and calls[id(layer)] == 1 and _width(layer, out) == width
+        return foldable(layer) and calls[id(layer)] == 1 and id(layer) not in read and _width(layer, out) == width
 
     for node in graph.nodes:
         if node.op != "call_module" or not isinstance(modules[str(node.target)], _BatchNorm):
