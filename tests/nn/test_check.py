@@ -106,3 +106,12 @@ def test_a_named_layer_explains_what_is_seen() -> None:
 def test_needs_two_examples() -> None:
     with pytest.raises(ValueError, match="two or more"):
         check(nn.Linear(3, 2), torch.zeros(1, 3))
+
+
+def test_an_output_that_is_no_tensor_is_named() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+
+    with pytest.raises(ValueError, match="one tensor, not tuple"):
+        check(Pair(), torch.randn(3, 2))

@@ -239,3 +239,21 @@ def test_an_ordinary_training_loop_lowers_the_potential():
         optimizer.step()
         values.append(value.item())
     assert values[-1] < values[0] - 1.0
+
+
+def test_a_parameter_thawed_later_has_no_prior() -> None:
+    """It would be sampled under a flat one, which nobody asked for."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    potential = Potential(model, 10, priors.gaussian())
+    x, y = torch.randn(5, 3), torch.zeros(5, dtype=torch.long)
+    potential(x, y)
+    model[0].bias.requires_grad_(True)
+    with pytest.raises(InputError, match=r"0\.bias has no prior"):
+        potential(x, y)
+
+
+def test_arrays_are_named() -> None:
+    potential = Potential(nn.Linear(3, 2), 10, priors.gaussian())
+    with pytest.raises(InputError, match="inputs must be a tensor, not ndarray"):
+        potential(torch.zeros(5, 3).numpy(), torch.zeros(5, dtype=torch.long))

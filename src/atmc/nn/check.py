@@ -95,6 +95,8 @@ def _observe(model: nn.Module, example: Tensor, known: list[Finding]) -> Iterato
     devices = [example.device] if example.is_cuda else []
     with torch.no_grad(), torch.random.fork_rng(devices):
         first = probe(example)
+        if not isinstance(first, Tensor):
+            raise ValueError(f"check: the network must return one tensor, not {type(first).__name__}")
         changed = [name for name, buffer in probe.named_buffers() if not torch.equal(buffer, before[name])]
         probe = copy.deepcopy(model)
         again = probe(example)

@@ -95,6 +95,7 @@ class Potential:
         self._check_batch(x, y)
         read = self._should_read(x)
         if read:
+            self._check_parameters()
             _check_finite(x)
         outputs = self.model(x)
         if not isinstance(outputs, Tensor):
@@ -122,6 +123,9 @@ class Potential:
 
     def _check_batch(self, x: Tensor, y: Tensor) -> None:
         """From shapes alone, so it may run inside a captured step."""
+        for what, value in (("inputs", x), ("targets", y)):
+            if not isinstance(value, Tensor):
+                raise InputError(f"{what} must be a tensor, not {type(value).__name__}")
         if x.ndim == 0 or x.shape[0] == 0:
             raise InputError(f"inputs must be a non-empty batch, not a tensor of shape {list(x.shape)}")
         if y.ndim == 0 or y.shape[0] != x.shape[0]:
@@ -130,6 +134,15 @@ class Potential:
             raise InputError(
                 f"num_data={self.num_data} is smaller than a batch of {x.shape[0]}: "
                 "it must be the size of the whole training set"
+            )
+
+    def _check_parameters(self) -> None:
+        """A layer thawed or added since would be sampled under no prior at all."""
+        known = {id(parameter) for parameter in self.parameters()}
+        new = [n for n, p in self.model.named_parameters() if p.requires_grad and id(p) not in known]
+        if new:
+            raise InputError(
+                f"{', '.join(new[:8])} has no prior: frozen, or not there, when this Potential was made; make a new one"
             )
 
     def _should_read(self, x: Tensor) -> bool:
