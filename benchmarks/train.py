@@ -163,6 +163,7 @@ def start_up(options: argparse.Namespace) -> dict[str, float]:
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
             "TRITON_CACHE_DIR": f"{cache}/triton",
+            "ATMC_CACHE": f"{cache}/atmc",
         }
         command = [sys.executable, __file__, "--first-step", *_same(options)]
         for kind in ("cold", "warm"):

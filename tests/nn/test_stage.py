@@ -148,3 +148,16 @@ def test_elsewhere_they_do_not_apply():
 @pytest.mark.parametrize("shape", stage.SHAPES.values(), ids=str)
 def test_shared_memory_fits(shape):
     assert max(shape.shared_bytes, shape.weight_shared_bytes) <= 227 * 1024
+
+
+@gpu
+@pytest.mark.gpu
+def test_a_small_head_has_the_right_gradients():
+    """The classifier's written-out weight gradient, and the one of it."""
+    from atmc.nn import weightnorm
+
+    x = torch.randn(32, 24, device="cuda", dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(10, 24, device="cuda", dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(weightnorm.SmallLinear.apply(x, weight), torch.nn.functional.linear(x, weight))
+    assert torch.autograd.gradcheck(weightnorm.SmallLinear.apply, (x[:4], weight))
+    assert torch.autograd.gradgradcheck(weightnorm.SmallLinear.apply, (x[:2], weight[:3]))

@@ -14,7 +14,7 @@ once and hands each layer its own (the `weight` argument of `forward`). A layer 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 BiasKind = Literal["feature", "scalar", "none"]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+FEW = 1_000_000  # products in a linear layer's weight gradient that are better written out on CUDA
 
 
 def effective_weight(direction: Tensor, scale: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
@@ -169,6 +170,24 @@ class WNConv2d(WeightNormLayer):
         return f"{out}, padding={self.padding}, groups={self.groups}, bias={self.bias is not None}"
 
 
+class SmallLinear(torch.autograd.Function):
+    """`F.linear` for a small classifier head on CUDA.
+
+    In float32 the library's product for the weight's gradient (10 × 128 over 128 examples) takes 53 µs on an H200, as
+    long as five convolutions of a network; written out and summed it takes a tenth of that.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return grad @ weight, (grad[:, :, None] * x[:, None, :]).sum(0)
+
+
 class WNLinear(WeightNormLayer):
     """`nn.Linear` with weight-normalised features."""
 
@@ -184,6 +203,9 @@ class WNLinear(WeightNormLayer):
 
     def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         weight = self.effective(x.dtype) if weight is None else weight
+        few = x.is_cuda and x.ndim == 2 and x.shape[0] * weight.numel() <= FEW and weight.requires_grad
+        if few and not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active():
+            return self._add_bias(SmallLinear.apply(x, weight), -1)  # type: ignore[no-untyped-call]
         return self._add_bias(F.linear(x, weight), -1)
 
     def extra_repr(self) -> str:
