@@ -50,6 +50,17 @@ def test_bad_group_leaves_the_sampler_as_it_was(kit):
     kit.run(sampler, params[:2], 1)
 
 
+def test_a_group_whose_noise_is_less_than_the_estimate_is_refused(kit):
+    """No noise would be added and the group would descend instead of sample."""
+    params = kit.problem(large=False)
+    with pytest.raises(ValueError, match=r"noise of group 1 is 0\.5"):
+        atmc.SGHMC([{"params": params[:2]}, {"params": params[2:], "noise": 0.5}], noise=2.0, noise_estimate=1.0)
+    sampler = atmc.SGHMC(params[:2], noise=2.0, noise_estimate=1.0)
+    with pytest.raises(ValueError, match=r"noise of group 1 is 0\.5"):
+        sampler.add_param_group({"params": params[2:], "noise": 0.5})
+    assert len(sampler.param_groups) == 1
+
+
 def test_empty_and_wrong_parameters():
     with pytest.raises(ValueError, match="empty"):
         atmc.ATMC([])

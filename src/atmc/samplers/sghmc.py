@@ -58,5 +58,15 @@ class SGHMC(KineticSampler):
         }
         super().__init__(params, defaults, **options)
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, as in any optimizer; their noise must leave room for `noise_estimate`, too."""
+        noise, number = param_group.get("noise", self.defaults["noise"]), len(self.param_groups)
+        check_hyperparameters({"noise": noise}, number)
+        if noise < self.noise_estimate:
+            raise ValueError(
+                f"noise of group {number} is {noise:g}, less than noise_estimate ({self.noise_estimate:g})"
+            )
+        super().add_param_group(param_group)
+
     def coefficients(self, xi: Any, noise: float) -> tuple[Any, Any]:
         return max(noise - self.noise_estimate, 0.0), noise
