@@ -83,6 +83,15 @@ def test_rolls_back_with_a_smaller_step_and_writes_it_down(
     assert logs[0]["lr"] <= 0.5 * tiny.sampler.lr
 
 
+def test_a_cycle_of_the_burn_in_leaves_a_checkpoint_too(
+    tiny: Any, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Explosion(monkeypatch, [26])
+    run(change(tiny, schedule={"burn_in_epochs": 5}), tmp_path / "run", progress=None)
+    [event] = [row for row in RunDir.open(tmp_path / "run").metrics() if row["event"] == "rollback"]
+    assert event["step"] == 23
+
+
 def test_a_sample_due_right_after_a_divergence_is_not_taken(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

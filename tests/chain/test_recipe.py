@@ -78,6 +78,7 @@ def test_overrides_are_toml_values_and_bare_words_are_text(path: Path) -> None:
         ("schedule.cycle_epochs=50", ["schedule.cycle_epochs", "longer than the run", "schedule.epochs"]),
         ("schedule.burn_in_epochs=20", ["schedule.burn_in_epochs", "schedule.epochs"]),
         ("schedule.kind=cosine", ["schedule.cycle_epochs", "cyclic"]),
+        ("schedule.cycle_warmup_epochs=5", ["schedule.cycle_warmup_epochs", "not shorter than schedule.cycle_epochs"]),
         ("schedule.kind=step", ["schedule.cycle_epochs"]),
         ("sampler.mass=1.0", ["sampler.mass", "sampler.speed"]),
         ("sampler.name=sgd", ["sampler.speed", "sgd"]),

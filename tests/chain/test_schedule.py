@@ -72,6 +72,22 @@ def test_step_schedule_and_warm_up() -> None:
     assert found.sample_after == (60,)
 
 
+def test_every_cycle_warms_up() -> None:
+    found = schedule(num_data=1280, epochs=12, cycle_epochs=6, cycle_warmup_epochs=2)
+    plain = schedule(num_data=1280, epochs=12, cycle_epochs=6)
+    for start in (0, 60):
+        rise = found.lr[start : start + 20] / plain.lr[start : start + 20]
+        assert rise.tolist() == pytest.approx([(k + 1) / 20 for k in range(20)], rel=1e-4)
+        assert found.lr[start + 20 : start + 60].equal(plain.lr[start + 20 : start + 60])
+
+
+def test_a_chain_stops_at_every_cycle_end() -> None:
+    """Also in the burn-in, where no sample is taken: a checkpoint is."""
+    found = schedule(num_data=1280, epochs=8, cycle_epochs=2, burn_in_epochs=5)
+    assert found.sample_after == (60, 80)
+    assert [found.next_stop(k) for k in (0, 19, 20, 40, 60, 79)] == [20, 20, 40, 60, 80, 80]
+
+
 def test_warm_start_comes_first_and_shifts_the_rest() -> None:
     found = schedule(num_data=1280, epochs=4, cycle_epochs=2, warm_start_epochs=3, warm_start_lr=0.1)
     assert found.warm_steps == 30

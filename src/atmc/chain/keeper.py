@@ -32,6 +32,7 @@ class Keeper:
         self.slowest = 0.0  # seconds of the slowest checkpoint so far
         self._rolled_back_to = -1
         self._sample_times = set(chain.schedule.sample_after)
+        self._cycle_ends = set(chain.schedule.cycle_ends)
 
     @property
     def samples(self) -> int:
@@ -94,7 +95,8 @@ class Keeper:
             self._row({"event": "end", "seconds": chain.seconds})
             self.done = True
             self.checkpoint()
-        elif due:
+        elif due or chain.done in self._cycle_ends:
+            # After a cycle that gives no sample, too: the next one's first large steps are where a chain may diverge.
             self.checkpoint()
 
     def _sample(self) -> Divergence | None:

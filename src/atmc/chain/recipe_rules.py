@@ -40,6 +40,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule.gamma": (lambda v: 0 < v <= 1, "in (0, 1]"),
     "schedule.lr_floor": (lambda v: 0 <= v <= 1, "in [0, 1]"),
     "schedule.warmup_epochs": (lambda v: v >= 0, "at least 0"),
+    "schedule.cycle_warmup_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.warm_start_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.warm_start_lr": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "schedule.warm_start_momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
@@ -101,6 +102,16 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
         )
     if plan.warmup_epochs >= plan.epochs:
         yield f"schedule.warmup_epochs = {plan.warmup_epochs} is not shorter than schedule.epochs = {plan.epochs}"
+    if plan.cycle_warmup_epochs and plan.kind != "cyclic":
+        yield (
+            f'schedule.cycle_warmup_epochs has no meaning with schedule.kind = "{plan.kind}": leave it out, or use '
+            '"cyclic"'
+        )
+    elif plan.cycle_warmup_epochs >= (plan.cycle_epochs or math.inf):
+        yield (
+            f"schedule.cycle_warmup_epochs = {plan.cycle_warmup_epochs} is not shorter than schedule.cycle_epochs = "
+            f"{plan.cycle_epochs}"
+        )
     if plan.temperature_schedule == "ramp" and not 0 < plan.temperature_ramp_epochs <= plan.epochs:
         yield (
             f"schedule.temperature_ramp_epochs = {plan.temperature_ramp_epochs} must be from 1 to schedule.epochs = "

@@ -45,10 +45,14 @@ class Schedule:
         return min(bisect.bisect_right(self.cycle_ends, done), len(self.cycle_ends) - 1)
 
     def next_stop(self, done: int) -> int:
-        """The first sampling time or change of phase after `done` steps, or the end."""
-        at = bisect.bisect_right(self.sample_after, done)
-        stop = self.sample_after[at] if at < len(self.sample_after) else self.steps
-        return self.warm_steps if done < self.warm_steps < stop else stop
+        """The first sampling time, end of a cycle or change of phase after `done` steps, or the end."""
+        stops = [self.steps]
+        for times in (self.sample_after, self.cycle_ends):
+            at = bisect.bisect_right(times, done)
+            stops += times[at : at + 1]
+        if done < self.warm_steps:
+            stops.append(self.warm_steps)
+        return min(stops)
 
 
 def steps_for(num_data: int, batch_size: int) -> StepsFor:
@@ -116,6 +120,12 @@ def _factor(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor)
     factor = factor.clamp(min=plan.lr_floor)
     if plan.warmup_epochs:
         factor = factor * ((t + 1) / since(plan.warmup_epochs)).clamp(max=1.0)
+    if plan.cycle_warmup_epochs:
+        # A cycle ends in a place as sharp as its last, small steps allow, and the thermostats have unlearned the gradient
+        # noise of large ones. Full steps at once have thrown out chains that are stable otherwise.
+        starts = torch.tensor([0, *ends[:-1]], dtype=torch.float64)
+        which = torch.bucketize(t, torch.tensor(ends, dtype=torch.float64), right=True)
+        factor = factor * ((t - starts[which] + 1) / since(plan.cycle_warmup_epochs)).clamp(max=1.0)
     return factor
 
 
