@@ -99,10 +99,19 @@ def test_false_alarms_are_rare() -> None:
     [
         ({"kinetic_at_samples": Level(1.3, 0.02, 40)}, "warning", "hotter than asked", "Halve sampler.lr"),
         ({"kinetic_at_samples": Level(20.0, 0.5, 40), "inertia": 1.0}, "problem", "hotter", "sampler.inertia = 0.001"),
-        ({"kinetic_at_samples": Level(0.8, 0.02, 40)}, "warning", "colder than asked", "inertia"),
-        ({"kinetic_at_samples": Level(1.3, 0.4, 40)}, "note", "not known well enough", "log more often"),
+        ({"kinetic": Level(1.3, 0.02, 40)}, "warning", "hotter than asked", "Halve sampler.lr"),
+        ({"kinetic": Level(0.8, 0.02, 40)}, "warning", "colder than asked", "data.batch_size"),
+        ({"kinetic": Level(1.3, 0.4, 40)}, "note", "not known well enough", "log more often"),
+        ({"kinetic_at_samples": Level(0.8, 0.02, 40)}, "note", "cool as the step size falls", "data.batch_size"),
+        ({"kinetic_at_samples": Level(0.5, 0.02, 40)}, "warning", "cool as the step size falls", "constant"),
         ({"configurational": Level(-0.4, 0.05, 20)}, "note", "not yet in equilibrium", "burn_in"),
-        ({"thermostat_trend": Trend(3.0, 0.9, 1e-5, 20)}, "warning", "still on its way", "thermostat_init = 3"),
+        ({"thermostat_trend": Trend(3.0, 0.9, 1e-5, 20)}, "note", "still on its way", "thermostat_init = 3"),
+        (
+            {"thermostat_trend": Trend(3.0, 0.9, 1e-5, 20), "kinetic": Level(1.3, 0.02, 40)},
+            "warning",
+            "still on its way",
+            "thermostat_init = 3",
+        ),
         ({"silent": 0.8}, "note", "exceeds the added noise", "larger batch"),
         ({"drift": Trend(-0.01, -0.8, 1e-4, 20)}, "warning", "still falling", "burn_in_epochs"),
         ({"drift": Trend(0.01, 0.8, 1e-4, 20)}, "warning", "is rising", "burn_in_epochs"),
@@ -147,8 +156,11 @@ def test_a_drifting_chain_and_disagreeing_chains_are_found() -> None:
 def test_scores_that_tell_of_trouble() -> None:
     v = healthy()
     assert v.scores is not None
-    assert find(healthy(last_ahead=(0.3, 0.02)), "last sample alone").level == "warning"
-    assert "last sample alone" not in " ".join(titles(healthy(last_ahead=(0.3, 0.2))))  # could well be chance
+    assert v.mixing is not None
+    better = replace(v.mixing, loss=1.0 - 0.02 * np.arange(20.0)[None])  # each sample better than the one before
+    assert find(healthy(last_ahead=(0.3, 0.02), mixing=better), "last sample alone").level == "warning"
+    assert "last sample alone" not in " ".join(titles(healthy(last_ahead=(0.3, 0.2), mixing=better)))  # could be chance
+    assert "last sample alone" not in " ".join(titles(healthy(last_ahead=(0.3, 0.02))))  # the last one was lucky
     same = {**v.scores, "mean_single": v.scores["predictive"], "single": v.scores["predictive"]}
     assert find(healthy(scores=same), "next to nothing").level == "note"
 

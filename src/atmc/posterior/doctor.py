@@ -5,7 +5,8 @@ question, and says so also when the answer is good or cannot be known. The first
 `note` (worth knowing), `warning` (results may be off) and `problem` (do not trust them).
 
 Thresholds are about sizes that matter (a tenth of the temperature, a twentieth of the loss) and are only acted upon
-where chance is an unlikely explanation; the evidence gives both.
+where chance is an unlikely explanation; the evidence gives both. Rows of metrics resemble their neighbours, which the
+tests allow for (`traces`); tests/posterior/test_doctor_real.py has runs that are well and runs that are not.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ QUESTIONS: tuple[Callable[[Vitals], list[Advice]], ...] = (
     motion.diverged,
     motion.enough_samples,
     motion.at_temperature,
+    motion.cools_at_cycle_ends,
     motion.virial,
     motion.thermostat,
     motion.stationary_loss,
@@ -76,8 +78,8 @@ def summary_line(vitals: Vitals) -> str:
     parts = [plural(vitals.samples, "sample")]
     if vitals.chains > 1:
         parts[0] += f" of {vitals.chains} chains"
-    if np.isfinite(vitals.kinetic_at_samples.mean):
-        parts.append(f"kinetic temperature {vitals.kinetic_at_samples.mean:.2f} of what was asked")
+    if np.isfinite(vitals.kinetic.mean):
+        parts.append(f"kinetic temperature {vitals.kinetic.mean:.2f} of what was asked")
     if vitals.mixing is not None and np.isfinite(vitals.mixing.rhat_loss):
         typical = samples.middle(vitals.mixing.rhat)
         parts.append(f"R-hat {vitals.mixing.rhat_loss:.2f} of the loss, {typical:.2f} of single examples")

@@ -6,6 +6,7 @@ import numpy as np
 
 from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, words
 from atmc.posterior.arrays import Floats
+from atmc.posterior.traces import trend
 from atmc.posterior.vitals import Vitals
 
 LONGER = "Lengthen schedule.cycle_epochs, so that each cycle travels further, or raise the step size."
@@ -70,7 +71,10 @@ def averaging(v: Vitals) -> list[Advice]:
         f"and {average:.3f} for all {v.samples} together."
     )
     ahead, error = v.last_ahead
-    if ahead > 0.02 * average and ahead > 3 * error:
+    # One sample may be lucky: only where they get better one after the other are the early ones to blame.
+    better = trend(v.mixing.loss.mean(axis=0)) if v.mixing is not None else None
+    rising = better is not None and better.p_value < SIGNIFICANT and better.slope < 0
+    if rising and ahead > 0.02 * average and ahead > 3 * error:
         last = v.scores["single"]["nll"]
         evidence += f" The last sample alone has {last:.3f}, less by {ahead:.3f} ± {error:.3f}: early ones do harm."
         action = "Drop the early samples (posterior[k:]) or lengthen schedule.burn_in_epochs."

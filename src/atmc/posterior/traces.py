@@ -25,10 +25,16 @@ class Level:
     mean: float
     error: float
     rows: int
+    degrees: float = float("inf")  # of freedom behind the error: few rows know their own scatter badly
 
-    def excludes(self, value: float, times: float = 3.0) -> bool:
-        """Whether `value` lies more than `times` standard errors away."""
-        return bool(np.isfinite(self.error) and abs(self.mean - value) > times * self.error)
+    def excludes(self, value: float, chance: float = 0.003) -> bool:
+        """Whether a mean this far from `value` would be met with less than this chance, by Student's t."""
+        if not np.isfinite(self.error):
+            return False
+        from scipy.stats import t  # type: ignore[import-untyped]
+
+        away = abs(self.mean - value)
+        return bool(away > t.isf(chance / 2, self.degrees) * self.error)
 
 
 @dataclass(frozen=True)
@@ -46,35 +52,52 @@ def column(rows: Rows, name: str) -> Floats:
     return np.array([float(r[name]) if isinstance(r.get(name), int | float) else np.nan for r in rows])
 
 
+def over_chains(rows: Rows, name: str) -> Floats:
+    """One column as a series in time: at each step the mean over the chains that have a number there."""
+    at: dict[Any, list[float]] = {}
+    for row, value in zip(rows, column(rows, name), strict=True):
+        if np.isfinite(value):
+            at.setdefault(row.get("step", 0), []).append(float(value))
+    return np.array([np.mean(at[step]) for step in sorted(at)])
+
+
 def settled(rows: Rows, burn_in_epochs: float) -> list[Mapping[str, Any]]:
     """Log rows of the main phase after burn-in."""
     logs = [r for r in rows if r.get("event") == "log" and r.get("phase", "main") == "main"]
     return [r for r in logs if float(r.get("epoch") or 0.0) > burn_in_epochs]
 
 
-def level(values: Floats) -> Level:
+def level(values: Floats, weights: Floats | None = None) -> Level:
     """Mean and standard error of a correlated series by batch means: √n batches of √n consecutive values.
 
     error = sd(batch means) / √batches. With fewer than eight values there is no error to speak of: NaN.
     """
-    known = values[np.isfinite(values)]
+    heavy = np.ones_like(values) if weights is None else weights
+    kept = np.isfinite(values) & (heavy > 0)
+    known, heavy = values[kept], heavy[kept]
     n = known.size
     if n == 0:
         return Level(float("nan"), float("nan"), 0)
+    mean = float(np.average(known, weights=heavy))
     if n < 8:
-        return Level(float(known.mean()), float("nan"), n)
+        return Level(mean, float("nan"), n)
     size = int(np.sqrt(n))
     count = n // size
-    means = known[n - count * size :].reshape(count, size).mean(axis=1)
-    return Level(float(known.mean()), float(means.std(ddof=1) / np.sqrt(count)), n)
+    parts = known[n - count * size :].reshape(count, size), heavy[n - count * size :].reshape(count, size)
+    means = np.average(parts[0], weights=parts[1], axis=1)
+    return Level(mean, float(means.std(ddof=1) / np.sqrt(count)), n, count - 1.0)
 
 
-def temperature_ratio(rows: Rows, name: str = "kinetic_temperature") -> Level:
-    """Measured over asked temperature, averaged over rows whose target is positive; 1 is right."""
+def temperature_ratio(rows: Rows, name: str = "kinetic_temperature", by_time: bool = False) -> Level:
+    """Measured over asked temperature, averaged over rows whose target is positive; 1 is right.
+
+    `by_time` weighs each row with its step size: the average over the time of the dynamics, in which a chain whose step
+    size goes down and up spends little of it where steps are small.
+    """
     measured, asked = column(rows, name), column(rows, "temperature")
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(asked > 0, measured / asked, np.nan)
-    return level(ratio)
+    return level(ratio, np.nan_to_num(column(rows, "lr")) if by_time else None)
 
 
 def cycle_ends(rows: Rows, share: float = 0.2) -> list[Mapping[str, Any]]:
@@ -98,6 +121,31 @@ def loss_per_cycle(rows: Rows) -> Floats:
     return np.array([np.mean(groups[key]) for key in sorted(groups)])
 
 
+def stretches(values: Any, most: int = 40, least: int = 8) -> Floats:
+    """Means of equal stretches of a series: as many as are independent of their neighbours, up to `most`.
+
+    A test for a trend takes its points as independent, and neighbouring rows are not. So stretches are made longer as
+    long as what a straight line leaves of them correlates with its neighbour. `least` remain whatever they do: what is
+    correlated over an eighth of a run has not settled in it.
+    """
+    known = np.asarray(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    count = min(known.size, most)
+    while True:
+        made = np.array([part.mean() for part in np.array_split(known, count)]) if count else known
+        if count <= least or neighbour_correlation(made) < 0.05:
+            return made
+        count = max(least, count // 2)
+
+
+def neighbour_correlation(values: Floats) -> float:
+    """Lag-one correlation of what a straight line leaves of a series."""
+    time = np.arange(values.size)
+    rest = values - np.polyval(np.polyfit(time, values, 1), time)
+    total = float(np.square(rest).sum())
+    return float((rest[1:] * rest[:-1]).sum()) / total if total > 0 else 0.0
+
+
 def trend(values: Any) -> Trend:
     """Mann–Kendall test for a monotone trend, with the median of all pairwise slopes as its size.
 
@@ -112,7 +160,7 @@ def trend(values: Any) -> Trend:
     slope = float(np.median((x[j] - x[i]) / (j - i)))
     if x.size < 5 or np.ptp(x) == 0.0:
         return Trend(slope, float("nan"), float("nan"), x.size)
-    from scipy.stats import kendalltau  # type: ignore[import-untyped]
+    from scipy.stats import kendalltau
 
     found = kendalltau(np.arange(x.size), x)
     return Trend(slope, float(found.statistic), float(found.pvalue), x.size)

@@ -42,7 +42,7 @@ class Vitals:
     rollbacks: int = 0
     lr_scale: float = 1.0  # what rollbacks have left of the step size
     damage: tuple[str, ...] = ()
-    kinetic: traces.Level = NO_LEVEL  # after burn-in, at all step sizes
+    kinetic: traces.Level = NO_LEVEL  # after burn-in, over the time of the dynamics
     kinetic_at_samples: traces.Level = NO_LEVEL  # in the last part of every cycle
     configurational: traces.Level = NO_LEVEL
     thermostat: tuple[float, float, float] = (NAN, NAN, NAN)  # quantiles of xi at 1 %, 50 %, 99 %, lately
@@ -89,15 +89,15 @@ def examine(run: RunDir) -> Vitals:
         rollbacks=len(back),
         lr_scale=min((float(r.get("lr_scale") or 1.0) for r in back), default=1.0),
         damage=tuple(run.notes) + tuple(str(r.get("what")) for r in rows if r.get("event") == "damage"),
-        kinetic=traces.temperature_ratio(main),
+        kinetic=traces.temperature_ratio(main, by_time=True),
         kinetic_at_samples=traces.temperature_ratio(ends),
         configurational=traces.temperature_ratio(
             [{"temperature": section.temperature, **r} for r in drawn], "configurational_temperature"
         ),
         thermostat=tuple(_median(late, f"thermostat_q{q}") for q in ("01", "50", "99")),  # type: ignore[arg-type]
-        thermostat_trend=traces.trend(_thinned(traces.column(main, "thermostat_q50"))),
+        thermostat_trend=traces.trend(traces.stretches(traces.over_chains(main, "thermostat_q50"))),
         silent=_median(drawn[-max(1, len(drawn) // 4) :], "silent_share"),
-        drift=traces.trend(_thinned(per_cycle)),
+        drift=traces.trend(traces.stretches(per_cycle)),
         loss=float(per_cycle[-1]) if per_cycle.size else NAN,
     )
     return _with_predictions(_with_distances(found, run), run) if found.samples else found
@@ -173,11 +173,3 @@ def _median(rows: Any, name: str) -> float:
     values = traces.column(rows, name)
     values = values[np.isfinite(values)]
     return float(np.median(values)) if values.size else NAN
-
-
-def _thinned(values: Any, most: int = 40) -> Any:
-    """Means of up to `most` equal stretches: neighbouring log rows are correlated, stretches hardly."""
-    known = np.asarray(values)[np.isfinite(values)]
-    if known.size <= most:
-        return known
-    return np.array([part.mean() for part in np.array_split(known, most)])

@@ -1,0 +1,67 @@
+"""What the doctor says about cycles rests on this: momenta end below T, slow directions do not, stiff ones do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import atmc
+
+ELEMENTS, LENGTH, CYCLES = 2000, 100, 40
+STIFF = (1e-4, 0.05)  # (h ω)² at the largest step: one direction slower than a cycle, one much faster
+
+
+def cycle_ends(cyclic: bool, noise: float = 50.0, inertia: float = 1e-3) -> tuple[list[float], list[float]]:
+    """Kinetic temperature, and k Var θ/T, of Gaussian targets at the ends of cycles; `noise` is ξ̄ at the mean step.
+
+    Settings are those of the demo; 2,000 independent elements for each stiffness, the second half of 40 cycles.
+    """
+    h = 1e-3
+    params = [torch.nn.Parameter(torch.empty(ELEMENTS)) for _ in STIFF]
+    sampler = atmc.ATMC.from_speeds(
+        params, lr=h, speed=0.004, max_speed=0.0133, momentum=0.9, inertia=inertia, momentum_init="law", seed=1
+    )
+    mass = float(sampler.param_groups[0]["mass"])
+    springs = [stiff * mass / h**2 for stiff in STIFF]
+    spread = math.sqrt(noise * 2 * mass / (h / 2 if cyclic else h))
+    generator = torch.Generator().manual_seed(0)
+    for p, k in zip(params, springs, strict=True):
+        p.data = torch.randn(ELEMENTS, generator=generator) / math.sqrt(k)
+    kinetic, virial = torch.zeros(len(STIFF)), torch.zeros(len(STIFF))
+    for cycle in range(CYCLES):
+        for i in range(LENGTH):
+            sampler.param_groups[0]["lr"] = h * 0.5 * (1 + math.cos(math.pi * i / LENGTH)) if cyclic else h
+            for p, k in zip(params, springs, strict=True):
+                p.grad = k * p.data + spread * torch.randn(ELEMENTS, generator=generator)
+            sampler.step()
+        if cycle >= CYCLES // 2:
+            kinetic += torch.tensor([reading.kinetic for reading in sampler.readings().tensors])
+            virial += torch.tensor(
+                [float(k * p.detach().square().mean()) for p, k in zip(params, springs, strict=True)]
+            )
+    return (kinetic / (CYCLES // 2)).tolist(), (virial / (CYCLES // 2)).tolist()
+
+
+def test_at_a_constant_step_everything_is_at_temperature() -> None:
+    kinetic, virial = cycle_ends(cyclic=False)
+    assert kinetic == pytest.approx([1.0, 1.0], abs=0.03)
+    # The slow direction is correlated over the whole run: 2,000 elements alone make its error √(2/2000) = 0.03.
+    assert virial == pytest.approx([1.0, 1.0], abs=0.13)
+
+
+@pytest.mark.parametrize("inertia", [1e-3, 1e-4])
+def test_cycles_cool_the_momenta_and_the_stiff_directions_only(inertia: float) -> None:
+    """A lighter thermostat does not help, which is why the doctor does not advise it."""
+    kinetic, (slow, stiff) = cycle_ends(cyclic=True, inertia=inertia)
+    assert max(kinetic) < 0.8
+    assert slow == pytest.approx(1.0, abs=0.13)
+    assert kinetic[1] - 0.05 < stiff < 0.9
+
+
+def test_less_gradient_noise_does_help() -> None:
+    kinetic, (slow, stiff) = cycle_ends(cyclic=True, noise=10.0)
+    assert min(kinetic) > 0.88
+    assert slow == pytest.approx(1.0, abs=0.13)
+    assert stiff > 0.95

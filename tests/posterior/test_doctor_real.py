@@ -1,0 +1,68 @@
+"""The doctor on runs that were really made: well ones are called well, and each kind of sick one is found out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from atmc.api import sample
+from atmc.posterior.advice import Advice
+from atmc.posterior.doctor import doctor
+
+
+def moons(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two interleaved half circles that overlap a little."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 2
+    angle = torch.rand(n, generator=generator) * torch.pi
+    x = torch.stack([torch.cos(angle), torch.sin(angle)], 1)
+    x[y == 1] = torch.tensor([1.0, 0.4]) - x[y == 1]
+    return x + 0.25 * torch.randn(n, 2, generator=generator), y
+
+
+def examined(folder: Path, model: nn.Module, **how: Any) -> list[Advice]:
+    """What the doctor says of a run of `model` in `folder`."""
+    sample(model, moons(200, 0), out=folder, test=moons(500, 1), progress=None, **how)
+    return doctor(folder)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
+
+
+def ailments(found: list[Advice]) -> dict[str, Advice]:
+    return {advice.title: advice for advice in found[1:] if advice.level in ("warning", "problem")}
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_logistic_regression_with_time_enough_is_healthy(tmp_path: Path, chains: int) -> None:
+    torch.manual_seed(0)
+    moves = ["sampler.speed=0.02", "sampler.max_speed=0.067"]
+    found = examined(tmp_path / "run", nn.Linear(2, 2), epochs=500, batch_size=50, chains=chains, overrides=moves)
+    assert ailments(found) == {}
+    assert found[0].level == "ok"
+    assert "looks healthy" in found[0].title
+    titles = {advice.title for advice in found if advice.level == "ok"}
+    assert "The chain has the temperature it was given" in titles
+    assert "The training loss has settled" in titles
+
+
+def test_a_thermostat_that_is_too_heavy_leaves_the_chain_hot(tmp_path: Path) -> None:
+    """Batches of four at twenty times the speed: more gradient noise than it absorbs within the run."""
+    fast = ["sampler.inertia=1.0", "sampler.speed=0.05", "sampler.max_speed=0.2"]
+    found = examined(tmp_path / "run", network(), epochs=40, batch_size=4, overrides=fast)
+    assert found[0].level == "problem"
+    hot = ailments(found)["The chain is hotter than asked"]
+    assert "sampler.inertia = 0.001 instead of 1" in hot.action
+
+
+def test_samples_from_before_the_chain_has_arrived_are_found_out(tmp_path: Path) -> None:
+    found = examined(tmp_path / "run", network(), epochs=40, batch_size=50, overrides=["schedule.burn_in_epochs=0"])
+    assert found[0].level == "warning"
+    assert "The first and the second half of the chain do not predict alike" in ailments(found)
+    assert "The last sample alone is better than the average" in ailments(found)
