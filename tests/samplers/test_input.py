@@ -118,6 +118,30 @@ def test_bad_learning_rate_from_a_scheduler_is_caught_at_the_step(kit):
     assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
 
 
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("mass", [torch.ones(3)]),  # compiled code would read beyond its end
+        ("mass", [1.0, 2.0]),
+        ("mass", torch.ones(4)),
+        ("temperature", torch.ones(2)),
+        ("lr", [0.1]),
+        ("noise", None),
+    ],
+)
+def test_settings_that_stopped_fitting_are_caught_at_the_step(kit, body, key, value):
+    params = [torch.nn.Parameter(torch.ones(4))]
+    sampler = atmc.ATMC(params, lr=0.1, body=body)
+    kit.run(sampler, params, 1)
+    before = kit.snapshot(sampler, params)
+    sampler.param_groups[0][key] = value
+    kit.set_gradients(params, 1)
+    with pytest.raises(ValueError, match=rf"{key} of (group 0|parameter)"):
+        sampler.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
+
+
 def test_speeds_are_the_papers():
     p = torch.nn.Parameter(torch.zeros(1))
     group = atmc.ATMC.from_speeds([p], lr=1e-3, speed=3e-4, max_speed=1e-3, momentum=0.9).param_groups[0]

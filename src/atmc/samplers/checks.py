@@ -57,6 +57,14 @@ def check_group(group: dict[str, Any], number: int) -> None:
     if not isinstance(start, numbers.Real) or not math.isfinite(start):
         raise ValueError(f"thermostat_init of group {number} must be a finite number, not {start!r}")
     choose(f"momentum_init of group {number}", group.get("momentum_init", "zero"), ("zero", "law"))
+    masses = group.get("mass", 1.0)
+    for i, m in enumerate(masses if isinstance(masses, (list, tuple)) else ()):
+        if isinstance(m, Tensor) and not bool(((m > 0) & m.isfinite()).all()):
+            raise ValueError(f"mass of parameter {parameter_name(group, number, i)} must be finite and > 0 everywhere")
+
+
+def check_masses(group: dict[str, Any], number: int) -> None:
+    """Refuse masses that do not fit their parameters: the compiled bodies walk through both side by side."""
     mass = group.get("mass", 1.0)
     if isinstance(mass, Tensor):
         raise ValueError(
@@ -66,27 +74,30 @@ def check_group(group: dict[str, Any], number: int) -> None:
         if len(mass) != len(group["params"]):
             raise ValueError(f"mass of group {number}: {len(mass)} of them for {len(group['params'])} parameters")
         for i, (m, p) in enumerate(zip(mass, group["params"], strict=True)):
-            name = parameter_name(group, number, i)
             if isinstance(m, Tensor) and m.shape != p.shape:
+                name = parameter_name(group, number, i)
                 raise ValueError(f"mass of parameter {name} has shape {list(m.shape)}, not {list(p.shape)}")
-            if isinstance(m, Tensor) and not bool(((m > 0) & m.isfinite()).all()):
-                raise ValueError(f"mass of parameter {name} must be finite and > 0 everywhere")
 
 
 def check_hyperparameters(group: dict[str, Any], number: int) -> None:
     """Refuse values out of range; numbers of other libraries become plain ones.
 
-    A tensor on a device is looked at only where a group is added: later that would synchronise.
+    A tensor on a device, and the masses of elements, are looked at only where a group is added: later the one would
+    synchronise and the other cost a pass.
     """
+    if "params" in group:
+        check_masses(group, number)
     for key, (low, closed, infinite) in BOUNDS.items():
         if key not in group:
             continue
-        values = group[key] if isinstance(group[key], (list, tuple)) else [group[key]]
-        for value in values:
+        several = key == "mass" and isinstance(group[key], (list, tuple))
+        for value in group[key] if several else [group[key]]:
+            if isinstance(value, Tensor) and several:
+                continue
+            if isinstance(value, Tensor) and value.ndim != 0:
+                raise ValueError(f"{key} of group {number} must be a 0-dim tensor, not of shape {list(value.shape)}")
             if isinstance(value, Tensor) and value.device.type != "cpu":
                 continue
-            if isinstance(value, Tensor) and value.numel() != 1:
-                continue  # masses of elements: looked at once, in `check_group`
             if not isinstance(value, (numbers.Real, Tensor)) or isinstance(value, bool) or math.isnan(float(value)):
                 raise ValueError(f"{key} of group {number} must be a number, not {value!r}")
             plain = float(value)
