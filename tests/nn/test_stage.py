@@ -114,6 +114,32 @@ def test_a_network_uses_them(grad):
 
 @gpu
 @pytest.mark.gpu
+def test_gradients_can_be_differentiated():
+    """A Hessian-vector product goes through PyTorch's own operations; so do the gradients it is made of."""
+    x, weights, biases = problem(32, 32, 2, 1)
+    weights = [w.detach().requires_grad_() for w in weights]
+
+    def product(function):
+        grads = torch.autograd.grad(function(x, weights, biases).float().square().mean(), weights, create_graph=True)
+        return torch.autograd.grad(sum(g.float().square().sum() for g in grads), weights)
+
+    for mine, other in zip(product(stage.run), product(stage.plain), strict=True):
+        assert error(mine, other.double()) < 0.05
+
+
+@gpu
+@pytest.mark.gpu
+def test_a_kernel_that_does_not_compile_is_no_disaster(monkeypatch):
+    monkeypatch.setattr(stage, "_kernels", lambda *_: (_ for _ in ()).throw(RuntimeError("no such compiler")))
+    stage._supported.cache_clear()
+    x, weights, biases = problem(32, 32, 1, 1)
+    with pytest.warns(UserWarning, match="without its own kernels.*no such compiler"):
+        assert not stage.applies((x.dtype, x.device), 32, list(weights), biases)
+    stage._supported.cache_clear()
+
+
+@gpu
+@pytest.mark.gpu
 def test_in_a_captured_graph():
     x, weights, biases = problem(32, 32, 8, 2)
     weights = [w.detach().requires_grad_() for w in weights]

@@ -2,7 +2,7 @@
 
 No toolkit and no build step: `libnvrtc` turns the source into machine code for this very GPU in a second or two, the
 driver loads it, and the code is cached by the hash of all that went into it. Launches go to the current stream and can
-be captured in a CUDA graph.
+be captured in a CUDA graph. `ATMC_CACHE` names another folder than the user's cache for what is kept.
 """
 
 from __future__ import annotations
@@ -63,16 +63,6 @@ class Module:
         function = ctypes.c_void_p()
         _check(_driver().cuModuleGetFunction(ctypes.byref(function), self._handle, name.encode()), name)
         return Kernel(function, name)
-
-
-def available() -> bool:
-    """Whether the compiler library and the driver are there."""
-    try:
-        _driver()
-        _compiler()
-    except OSError:
-        return False
-    return True
 
 
 @cache

@@ -6,6 +6,7 @@ computation in plain PyTorch, which is what they are tested against and what run
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -86,7 +87,7 @@ def applies(
     square = (channels, channels, 3, 3)
     if any(w.shape != square or w.dtype != dtype or not _is_channels_last(w) for w in weights):
         return False
-    return _supported(device)
+    return _supported(SHAPES[channels, size], device)
 
 
 def run(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
@@ -108,7 +109,7 @@ class Stage(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, blocks: int, recording: bool, *tensors: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
+        given, x = x, x.contiguous(memory_format=torch.channels_last)
         shape = SHAPES[x.shape[1], x.shape[2]]
         kernels = _kernels(shape, x.device)
         weights, biases = tensors[: 2 * blocks], tensors[2 * blocks :]
@@ -118,32 +119,47 @@ class Stage(torch.autograd.Function):
         keep = recording and any(ctx.needs_input_grad)
         images = (2 * blocks, x.shape[0], shape.positions, 8)
         saved = torch.empty(images, dtype=x.dtype, device=x.device) if keep else None
-        kernels["forward"]((x.shape[0],), shape.threads, x, packed, bias, output, saved, blocks)
+        with torch.cuda.device(x.device):
+            kernels["forward"]((x.shape[0],), shape.threads, x, packed, bias, output, saved, blocks)
         if keep:
-            ctx.save_for_backward(output, saved, packed)
+            ctx.save_for_backward(output, saved, packed, given, *tensors)
             ctx.blocks, ctx.shape = blocks, shape
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        output, saved, packed = ctx.saved_tensors
+        output, saved, packed, x, *tensors = ctx.saved_tensors
         blocks, shape = ctx.blocks, ctx.shape
+        if torch.is_grad_enabled():  # create_graph=True: somebody wants the Hessian
+            return _plain_backward(x, tensors, blocks, grad)
         kernels = _kernels(shape, output.device)
         grad = grad.to(output.dtype).contiguous(memory_format=torch.channels_last)
         batch, channels = output.shape[:2]
         device = output.device
         grads, grad_input = torch.empty_like(saved), torch.empty_like(output)
         grad_bias = torch.empty((batch, blocks, channels), device=device)
-        kernels["backward"]((batch,), shape.threads, grad, output, packed, saved, grads, grad_bias, grad_input, blocks)
         parts = min(shape.parts, batch)
         partial = torch.empty((parts, 2 * blocks, channels, 3, 3, channels), device=device)
-        kernels["weights"]((2 * blocks * shape.blocks, parts), 416, saved, grads, partial, 2 * blocks, batch)
         weights = torch.empty(partial.shape[1:], dtype=output.dtype, device=device)
         quads = weights.numel() // 4
-        kernels["sum"]((-(-quads // 256),), 256, partial, weights, parts, quads)
+        with torch.cuda.device(device):
+            kernels["backward"](
+                (batch,), shape.threads, grad, output, packed, saved, grads, grad_bias, grad_input, blocks
+            )
+            kernels["weights"]((2 * blocks * shape.blocks, parts), 416, saved, grads, partial, 2 * blocks, batch)
+            kernels["sum"]((-(-quads // 256),), 256, partial, weights, parts, quads)
         views = weights.permute(0, 1, 4, 2, 3).unbind()
         return grad_input, None, None, *views, *grad_bias.sum(0).unbind()
+
+
+def _plain_backward(x: Tensor, tensors: list[Tensor], blocks: int, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients in operations that can be differentiated again."""
+    y = plain(x, tensors[: 2 * blocks], tensors[2 * blocks :])
+    inputs = [x, *tensors]
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True))
+    first, *rest = [next(found) if tensor.requires_grad else None for tensor in inputs]
+    return first, None, None, *rest
 
 
 def _packed(weights: tuple[Tensor, ...], shape: Shape, kernels: dict[str, nvrtc.Kernel]) -> Tensor:
@@ -155,7 +171,8 @@ def _packed(weights: tuple[Tensor, ...], shape: Shape, kernels: dict[str, nvrtc.
     )
     packed = torch.empty((len(weights), weights[0].numel()), dtype=torch.bfloat16, device=weights[0].device)
     count = packed.numel() // 8
-    kernels["pack"]((-(-count // 256),), 256, source, packed, count)
+    with torch.cuda.device(packed.device):
+        kernels["pack"]((-(-count // 256),), 256, source, packed, count)
     return packed
 
 
@@ -172,8 +189,18 @@ def _kernels(shape: Shape, device: torch.device) -> dict[str, nvrtc.Kernel]:
 
 
 @cache
-def _supported(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) == (9, 0) and nvrtc.available()
+def _supported(shape: Shape, device: torch.device) -> bool:
+    """Whether this GPU is a Hopper and the kernels compile and load on it; if not, PyTorch's own operations serve."""
+    if torch.cuda.get_device_capability(device) != (9, 0):
+        return False
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("ResNet++: run one forward pass before capturing a CUDA graph")
+    try:
+        _kernels(shape, device)
+    except (OSError, RuntimeError) as error:
+        warnings.warn(f"ResNet++ runs without its own kernels, at less than half the speed: {error}", stacklevel=2)
+        return False
+    return True
 
 
 def _is_channels_last(weight: Tensor) -> bool:
