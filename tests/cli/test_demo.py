@@ -26,7 +26,10 @@ def test_the_demo_tells_its_story_once_and_again(short):
     text = page.read_text()
     assert "digits-atmc" in text
     assert "Images from elsewhere" in text
-    assert "Next: atmc predict atmc-demo/atmc IMAGE.png" in result.out
+    assert "Next: atmc predict atmc-demo/atmc atmc-demo/least-sure.png" in result.out
+    predicted = json.loads(atmc("predict", "atmc-demo/atmc", "atmc-demo/least-sure.png", "--json").out)["images"][0]
+    assert predicted["notes"] == [], "the very pixels of a test image"
+    assert predicted["entropy"] > 1
     assert "folder:YOUR_IMAGES" in result.out
     samples = [p.stat().st_mtime_ns for p in sorted(Path("atmc-demo").rglob("samples/*"))]
     again = json.loads(atmc("demo", "--json").out)

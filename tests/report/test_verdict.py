@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from factory import bins, report, run
 
-from atmc.report.facts import Finding
+from atmc.report.facts import Finding, called
 from atmc.report.verdict import verdict
 
 
@@ -33,6 +33,13 @@ def test_a_lead_within_the_noise_is_no_lead():
     first, _ = verdict(report(runs=(ahead, behind)))
     assert "cannot be told apart" in first
     assert "better than" not in first
+
+
+def test_examples_are_called_what_a_person_calls_them():
+    assert called("digits", "test") == "digits test images"
+    assert called("folder:my/shapes/?size=32", "test") == "shapes test images"
+    assert called("synthetic:1x8x8?classes=4", "test") == "synthetic:1x8x8?classes=4 test images"
+    assert called("tensors", "validation") == "validation examples"
 
 
 def test_runs_on_different_images_are_not_compared():

@@ -47,8 +47,10 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
         emit(_machine(data, page, spent))
         return 0
     _tell(data, page, spent)
+    doubted = out / "least-sure.png"  # something to predict at once: few people have digits of 8 × 8 pixels at hand
+    doubted.write_bytes(data.runs[0].least_sure[0].png)
     next_step(
-        command("atmc", "predict", runs[0], "IMAGE.png"),
+        command("atmc", "predict", runs[0], doubted),
         command("atmc", "sample", "folder:YOUR_IMAGES", "--out", "runs/mine"),
     )
     return 0

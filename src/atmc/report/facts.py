@@ -16,7 +16,10 @@ OWN = "tensors"  # the name of data that were only ever tensors in somebody's pr
 
 def called(data: str, split: str) -> str:
     """The examples of a split in a sentence; a person's own tensors have no name, and need not be images."""
-    return f"{split} examples" if data == OWN else f"{data} {split} images"
+    if data == OWN:
+        return f"{split} examples"
+    folder = data.partition("?")[0].removeprefix("folder:").rstrip("/").rpartition("/")[2]
+    return f"{folder if data.startswith('folder:') else data} {split} images"
 
 
 @dataclass(frozen=True)
