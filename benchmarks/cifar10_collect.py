@@ -21,13 +21,14 @@ from atmc.chain.numerics import numerics
 from atmc.chain.recipe import recipe_to_toml
 from atmc.chain.settings import flat
 from atmc.errors import InputError, RunError
-from atmc.posterior import Posterior
+from atmc.posterior import Posterior, metrics
 from atmc.report import strangers
 from atmc.report.files import write
 from atmc.report.reading import Answers, Reading, pixels
-from cifar10_rows import SCORES, Array, Predictor, Row, save_json, save_predictor
+from cifar10_rows import SCORES, Array, Predictor, Row, positive, save_json, save_predictor
 
 OUTSIDE = ("fashion-mnist", "mnist", "noise")
+ROUNDING = 5e-4  # nats that the NLL may move by on its way to a file: half of the last digit of the table
 SHOWN = 10_000  # images of each, as many as the test set has
 # Runs of one row may differ in these and in nothing else.
 FREE = ("seed", "name", "run.", "data.root", "data.workers")
@@ -138,14 +139,25 @@ def predictor(parts: Sequence[Part], outside: Sequence[str], device: str | None)
     probs = np.concatenate([part.run.test_probs[part.samples] for part in parts])
     epochs = np.array([part.run.run.bank.meta(i)["epoch"] for part in parts for i in part.samples], dtype=np.float32)
     order = np.argsort(epochs, kind="stable")
+    several = len(order) > 1  # rounding averages out of them; what one network says is kept as exactly as it was said
     trace = [(row["chain"], row["epoch"], row["loss"]) for part in parts for row in part.rows("log")]
-    return Predictor(
-        probs=probs[order].astype(np.float16),
+    found = Predictor(
+        probs=positive(probs[order], np.float16 if several else np.float32),
         labels=parts[0].run.truth.labels.astype(np.uint8),
         epochs=epochs[order],
         trace=np.array(trace, dtype=np.float32).reshape(-1, 3),
         outside=shown(parts, outside, device),
+        last=positive(probs[order[-1]], np.float32) if several else None,
     )
+    tell_rounding(found, metrics.nll(metrics.predictive(positive(probs, np.float32)), found.labels))
+    return found
+
+
+def tell_rounding(found: Predictor, exact: float) -> None:
+    """Say so where what is stored has another NLL: all samples are then surer of a mistake than float16 can show."""
+    stored = found.scores()["nll"]
+    if abs(stored - exact) > ROUNDING:
+        tell(f"rounding to {found.probs.dtype} moves the NLL of the average from {exact:.4f} to {stored:.4f}")
 
 
 def shown(parts: Sequence[Part], names: Sequence[str], device: str | None) -> dict[str, Array]:
@@ -167,7 +179,7 @@ def shown(parts: Sequence[Part], names: Sequence[str], device: str | None) -> di
             continue
         with numerics(run.recipe, torch.device("cpu")):
             probs = posterior.predict(images, device=device, strategy="loop").probs
-        found[name] = probs.cpu().numpy().astype(np.float16)
+        found[name] = positive(probs.cpu().numpy(), np.float16)
     return found
 
 

@@ -3,7 +3,9 @@
 NAME.row.json           what was run: versions, seeds, time, scores, and the names of the files below
 NAME.toml               its recipe with every default written out; `atmc sample NAME.toml` makes the run again
 NAME-0.npz, NAME-1.npz  one predictor each (a seed, or an ensemble): `probs` [samples, examples, classes] in the
-                        data set's own order, float16, and all else that the table and the figures need
+                        data set's own order, and all else that the table and the figures need. One sample is in
+                        float32; of several, which are averaged, `probs` is in float16 and `last`, the last sample by
+                        itself [examples, classes], in float32. No probability is stored as zero.
 NAME-0.part1.npz, …     the same in parts, where one file would be larger than LIMIT
 """
 
@@ -22,15 +24,13 @@ import numpy.typing as npt
 
 from atmc.errors import InputError
 from atmc.posterior import metrics
+from atmc.posterior.arrays import floor_of
 from atmc.report.files import write
 
 Array = npt.NDArray[Any]
 Row = dict[str, Any]
 
 LIMIT = 15 << 20  # bytes of one file: what comes back from a borrowed machine may have at most 16 MiB
-# What the NLL reads where float16 holds a zero: its smallest number, 16.6 nats. A confident mistake stays costly but
-# finite, and is never forgiven more than the file can show.
-FLOOR = float(np.finfo(np.float16).smallest_subnormal)
 SCORES = ("accuracy", "nll", "ece", "brier")
 
 
@@ -38,16 +38,23 @@ SCORES = ("accuracy", "nll", "ece", "brier")
 class Predictor:
     """Samples whose probabilities are averaged to one prediction, and what they said."""
 
-    probs: Array  # float16 [samples, examples, classes]
+    probs: Array  # [samples, examples, classes], float32 of one sample, float16 of several
     labels: Array  # uint8 [examples]
     epochs: Array  # float32 [samples], when each was taken
     trace: Array  # float32 [rows, 3]: chain, epoch and training loss of each row of metrics
     outside: dict[str, Array] = field(default_factory=dict)  # the predictive [images, classes] on other data, float16
+    last: Array | None = None  # float32 [examples, classes], the last of several samples
+
+    @property
+    def final(self) -> Array:
+        """The last sample by itself, as exactly as it is known: a single network's mistakes outrun float16."""
+        found: Array = self.probs[-1] if self.last is None else self.last
+        return found
 
     def scores(self, last: bool = False) -> dict[str, float]:
         """Scores of the average of all samples, or of the last sample alone."""
-        probs = metrics.predictive(self.probs[-1:] if last else self.probs)
-        found = metrics.scores(probs, self.labels, FLOOR)
+        probs = self.final[None] if last else self.probs
+        found = metrics.scores(metrics.predictive(probs), self.labels, floor_of(probs))
         return {name: found[name] for name in SCORES}
 
     def growing(self) -> dict[str, Array]:
@@ -56,17 +63,31 @@ class Predictor:
 
     def singles(self) -> dict[str, Array]:
         """Scores of each sample by itself, in the order in which they were taken."""
-        each = [metrics.scores(sample, self.labels, FLOOR) for sample in self.probs]
+        each = [metrics.scores(sample, self.labels) for sample in (*self.probs[:-1], self.final)]
         return {name: np.array([scores[name] for scores in each]) for name in SCORES}
 
     def detection(self) -> dict[str, dict[str, float]]:
-        """AUROC of the test images against each other data set, by two kinds of doubt."""
-        home = doubts(metrics.predictive(self.probs))
+        """AUROC of the test images against each other data set, by two kinds of doubt.
+
+        Both are rounded alike: confidence that only one side can show would tell them apart.
+        """
+        mean = metrics.predictive(self.probs)
         found: dict[str, dict[str, float]] = {}
         for name, probs in self.outside.items():
+            home = doubts(positive(mean, probs.dtype).astype(np.float64))
             strange = doubts(probs.astype(np.float64))
             found[name] = {kind: metrics.detection(home[kind], strange[kind])["auroc"] for kind in home}
         return found
+
+
+def positive(probs: Array, kind: npt.DTypeLike) -> Array:
+    """Probabilities as they are stored: rounded to `kind`, and its smallest number where that would be zero.
+
+    Whoever takes their logarithm then needs no rule for zeros. The smallest is 16.6 nats in float16, 103 in float32.
+    """
+    rounded = probs.astype(kind)
+    raised: Array = np.maximum(rounded, np.finfo(rounded.dtype).smallest_subnormal)
+    return raised
 
 
 def doubts(probs: Array) -> dict[str, Array]:
@@ -109,6 +130,7 @@ def _packed(predictor: Predictor, group: Array, first: bool) -> bytes:
     if first:
         arrays["trace"] = predictor.trace
         arrays |= {f"outside.{name}": probs for name, probs in predictor.outside.items()}
+        arrays |= {} if predictor.last is None else {"last": predictor.last}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
@@ -124,6 +146,7 @@ def load_predictor(folder: Path, names: Sequence[str]) -> Predictor:
         epochs=np.concatenate([part["epochs"] for part in parts]),
         trace=first["trace"],
         outside={name.removeprefix("outside."): a for name, a in first.items() if name.startswith("outside.")},
+        last=first.get("last"),
     )
 
 

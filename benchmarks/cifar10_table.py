@@ -138,7 +138,7 @@ def save(folder: Path, rows: Sequence[Row]) -> None:
     for collected in load_rows(folder):
         if any(row["run"] == collected["row"] and row["kind"] == LAST for row in rows):
             for found, file in zip(load_predictors(folder, collected), _last_files(collected), strict=True):
-                alone = Predictor(found.probs[-1:], found.labels, found.epochs[-1:], found.trace[:0])
+                alone = Predictor(found.final[None], found.labels, found.epochs[-1:], found.trace[:0])
                 save_predictor(folder, file.removesuffix(".npz"), alone)
     save_json(folder / "table.json", rows)
 
