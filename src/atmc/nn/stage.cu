@@ -14,93 +14,19 @@
 // - the same bytes serve as an operand with channels or with pixels as the inner dimension (weight gradients);
 // - accumulators go back with conflict-free stores, and an image goes to global memory in one bulk copy.
 //
+// Instructions that only a Hopper has are in hopper.cuh; tests/nn/emulate.h has the same on a CPU.
+//
 // Block: a -> u = conv1(a) + bias, h = selu(u), x += conv2(h), a = selu(x).  x stays in registers, in float32.
-
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef unsigned short u16;
 
 constexpr int G = C / 8, P = H + 1, PLANE = (H + 1) * P, LEAD = P + 1, POS = LEAD + G * PLANE, IMAGE = POS * 16;
 constexpr int TILES = (H / 8) * (H / 8);
 constexpr float LAMBDA = 1.0507009873554805f, LAMBDA_ALPHA = 1.7580993408473766f, LOG2E = 1.4426950408889634f;
 
-// ---- small pieces of PTX ----------------------------------------------------------------------------------------
-
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void barrier_init(u32 bar, u32 count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(u32 bar, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(u32 bar) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(u32 bar, u32 parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again_%=;\n}"
-      ::"r"(bar), "r"(parity) : "memory");
-}
-__device__ __forceinline__ void load_bulk(u32 to, const void* from, u32 bytes, u32 bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(bar) : "memory");
-}
-__device__ __forceinline__ void store_bulk(void* to, u32 from, u32 bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-__device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ __forceinline__ void stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// What ordinary stores wrote becomes visible to wgmma and bulk copies.
-__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ __forceinline__ void group_barrier(int threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
-__device__ __forceinline__ void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT> __device__ __forceinline__ void mma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-
-// How wgmma finds its core matrices: where they start, and in bytes `K` between neighbours along K, `MN` along M or N.
-// `start` is an address over 16, so that offsets known at compile time stay additions.
-template <u32 K, u32 MN> __device__ __forceinline__ u64 matrix(u32 start) {
-  u64 out;
-  asm("mov.b64 %0, {%1, %2};" : "=l"(out) : "r"(start + ((K >> 4) << 16)), "n"(MN >> 4));
-  return out;
-}
-
-#define R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define R16(d, i) R4(d, i), R4(d, i + 4), R4(d, i + 8), R4(d, i + 12)
-template <int TA, int TB> __device__ __forceinline__ void mma(float (&d)[16], u64 a, u64 b, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, "
-      "%5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, %19, %20;\n}"
-      : R16(d, 0) : "l"(a), "l"(b), "r"(accumulate), "n"(TA), "n"(TB));
-}
-template <int TA, int TB> __device__ __forceinline__ void mma(float (&d)[32], u64 a, u64 b, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, "
-      "%5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
-      "%29, %30, %31}, %32, %33, p, 1, 1, %35, %36;\n}"
-      : R16(d, 0), R16(d, 16) : "l"(a), "l"(b), "r"(accumulate), "n"(TA), "n"(TB));
-}
-
 __device__ __forceinline__ float selu(float v) {
-  float e;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * LOG2E));
-  return v > 0.f ? LAMBDA * v : fmaf(LAMBDA_ALPHA, e, -LAMBDA_ALPHA);
+  return v > 0.f ? LAMBDA * v : fmaf(LAMBDA_ALPHA, exp2_fast(v * LOG2E), -LAMBDA_ALPHA);
 }
 // The derivative of selu where it took the value y.
 __device__ __forceinline__ float selu_slope(float y) { return y > 0.f ? LAMBDA : y + LAMBDA_ALPHA; }
-__device__ __forceinline__ u32 pack(float low, float high) {
-  u32 out;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-  return out;
-}
-__device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
-__device__ __forceinline__ void store_shared(u32 at, u32 value) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
-}
 
 // ---- what forward and backward share ----------------------------------------------------------------------------
 
@@ -138,7 +64,7 @@ __device__ __forceinline__ void start(char* memory, const Shared& s) {
       barrier_init(s.empty + 8 * i, WGS);
     }
   fence_async();
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  barriers_made();
   __syncthreads();
 }
 
@@ -165,7 +91,8 @@ struct Unit {
 };
 // A warpgroup's first unit; its others are the patches below, 8 rows apart.
 __device__ __forceinline__ Unit first_unit() {
-  const int group = threadIdx.x / 128, tile = group % TILES, split = group / TILES;
+  // A shuffle, so that the compiler knows that it is the same for the whole warp and keeps addresses in uniform registers.
+  const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), tile = group % TILES, split = group / TILES;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const int row = tile / (H / 8) * 8, column = tile % (H / 8) * 8;
   Unit unit;
@@ -186,9 +113,7 @@ __device__ __forceinline__ constexpr int pixel_at(int j, int i) { return i * H *
 template <bool TRANSPOSED>
 __device__ __forceinline__ void convolve(float (&acc)[NB / 2], const Shared& s, u32 image, const Unit& unit, int conv) {
   constexpr u32 BK = TRANSPOSED ? 128 : C * 16, BN = TRANSPOSED ? C * 16 : 128;
-  u32 patch = (image + unit.tile) >> 4, columns = (s.weights >> 4) + unit.split * (TRANSPOSED ? NB / 8 * C : NB);
-  // Opaque, or the compiler keeps all 18 addresses of all patches in registers, and spills what matters.
-  asm volatile("" : "+r"(patch), "+r"(columns));
+  const u32 patch = (image + unit.tile) >> 4, columns = (s.weights >> 4) + unit.split * (TRANSPOSED ? NB / 8 * C : NB);
 #pragma unroll
   for (int chunk = 0; chunk < CHUNKS; chunk++) {
     int q = conv * CHUNKS + chunk, slot = q % SLOTS;
@@ -365,11 +290,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
       // Units of one split belong to the warpgroups wg with (wg / TILES) % SPLITS == split, or to all of them.
       float total = 0.f;
       for (int w = 0; w < WGS * 4; w++)
-        if (SPLITS == 1 || w / 4 / TILES == (int)threadIdx.x / NB) {
-          float part;
-          asm volatile("ld.shared.f32 %0, [%1];" : "=f"(part) : "r"(s.sums + (w * NB + (int)threadIdx.x % NB) * 4));
-          total += part;
-        }
+        if (SPLITS == 1 || w / 4 / TILES == (int)threadIdx.x / NB) total += load_shared(s.sums + (w * NB + threadIdx.x % NB) * 4);
       grad_bias[(image * blocks + block) * C + threadIdx.x] = total;
     }
     if (threadIdx.x == 0) store_bulk(grads + at1, s.second, IMAGE);
@@ -417,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(384 + 32, 1)
       barrier_init(full + 8 * i, 1);
       barrier_init(empty + 8 * i, 3);
     }
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  barriers_made();
   __syncthreads();
   const int conv = blockIdx.x / BLOCKS, block = blockIdx.x % BLOCKS, m = block / (C / BN), n = block % (C / BN);
   const int first = (int)((long long)batch * blockIdx.y / gridDim.y), end = (int)((long long)batch * (blockIdx.y + 1) / gridDim.y);
@@ -441,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(384 + 32, 1)
     }
     return;
   }
-  const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   float acc[3][BN / 2] = {};
   for (int q = 0; q < slices; q++) {
     const int slot = q % RING;

@@ -176,11 +176,16 @@ def _packed(weights: tuple[Tensor, ...], shape: Shape, kernels: dict[str, nvrtc.
     return packed
 
 
+def defines(shape: Shape) -> dict[str, int]:
+    """What the source is compiled with."""
+    names = {"C": shape.channels, "H": shape.size, "WGS": shape.groups, "NB": shape.columns}
+    return {**names, "SLOTS": shape.slots, "TAPS": shape.taps}
+
+
 @cache
 def _kernels(shape: Shape, device: torch.device) -> dict[str, nvrtc.Kernel]:
-    source = Path(__file__).with_name("stage.cu").read_text()
-    names = {"C": shape.channels, "H": shape.size, "WGS": shape.groups, "NB": shape.columns}
-    module = nvrtc.Module(source, {**names, "SLOTS": shape.slots, "TAPS": shape.taps}, device)
+    source = "".join(Path(__file__).with_name(name).read_text() for name in ("hopper.cuh", "stage.cu"))
+    module = nvrtc.Module(source, defines(shape), device)
     kernels = {name: module.kernel(f"stage_{name}") for name in ("forward", "backward", "weights", "sum", "pack")}
     kernels["forward"].allow_shared(shape.shared_bytes)
     kernels["backward"].allow_shared(shape.shared_bytes)
