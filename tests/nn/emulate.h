@@ -67,7 +67,7 @@ class Meeting {  // of a given number of threads, again and again
   std::condition_variable changed;
   int here = 0, round = 0;
 };
-Meeting whole_block, consumers, warps[64];
+Meeting whole_block, consumers, groups[16], warps[64];
 float exchanged[64][32];
 
 inline void __syncthreads() { whole_block.attend(blockDim.x); }
@@ -138,7 +138,8 @@ inline void stores_done() {}
 inline void fence_async() {}
 inline void mma_fence() {}
 inline void mma_commit() {}
-template <int LEFT> inline void mma_wait() {}
+// A warpgroup multiplies together: none of its threads is done before all have come so far.
+template <int LEFT> inline void mma_wait() { groups[threadIdx.x / 128].attend(128); }
 
 template <u32 K, u32 MN> inline u64 matrix(u32 start) {
   require(start < 1 << 14 && K >> 4 < 1 << 14 && MN >> 4 < 1 << 14, "an operand's address does not fit");
