@@ -81,7 +81,7 @@ inline float __shfl_xor_sync(u32, float value, int lanes) {
   __syncwarp();
   return found;
 }
-inline int __shfl_sync(u32, int value, int) { return value; }  // only ever of what a warp agrees on
+inline u32 uniform(u32 value) { return value; }
 
 inline float __uint_as_float(u32 bits) { float v; std::memcpy(&v, &bits, 4); return v; }
 inline u32 __float_as_uint(float v) { u32 bits; std::memcpy(&bits, &v, 4); return bits; }

@@ -45,55 +45,50 @@ def error(found, exact):
     return ((found.double() - exact).norm() / exact.norm()).item()
 
 
-def test_a_stage_and_its_gradients(emulated):
-    """Two images through two blocks and back, against float64."""
+@pytest.mark.parametrize("entered", [False, True], ids=["whole", "entered"])
+def test_a_stage_and_its_gradients(emulated, entered):
+    """Two images through the blocks and back, against float64; whole blocks, or entered in the middle of one."""
     shape, library = emulated
-    c, size, blocks, batch = shape.channels, shape.size, 2, 2
+    c, size, blocks, batch = shape.channels, shape.size, 1 + (not entered), 2
+    convs = 2 * blocks + entered
     gen = torch.Generator().manual_seed(0)
     x = torch.randn(batch, size, size, c, generator=gen).bfloat16()
-    w = (torch.randn(2 * blocks, c, 3, 3, c, generator=gen) / (9 * c) ** 0.5).bfloat16()
+    h = torch.randn(batch, size, size, c, generator=gen).bfloat16()
+    w = (torch.randn(convs, c, 3, 3, c, generator=gen) / (9 * c) ** 0.5).bfloat16()
     b = 0.1 * torch.randn(blocks, c, generator=gen)
     dy = torch.randn(batch, size, size, c, generator=gen).bfloat16()
 
-    exact_x = x.double().permute(0, 3, 1, 2).requires_grad_()
+    exact_x, exact_h = (t.double().permute(0, 3, 1, 2).requires_grad_() for t in (x, h))
     exact_w = [each.double().permute(0, 3, 1, 2).requires_grad_() for each in w]
     exact_b = [each.double().requires_grad_() for each in b]
-    y = stage.plain(exact_x, exact_w, exact_b)
-    exact = torch.autograd.grad(y, [exact_x, *exact_w, *exact_b], dy.double().permute(0, 3, 1, 2))
+    y = stage.plain(exact_x, exact_w, exact_b, exact_h if entered else None)
+    inputs = [exact_x, *([exact_h] if entered else []), *exact_w, *exact_b]
+    exact = iter(torch.autograd.grad(y, inputs, dy.double().permute(0, 3, 1, 2)))
 
     packed, count = np.zeros(w.numel(), np.int16), w.numel() // 8
     call(library.repack, -(-count // 256), bits(w), packed, count)
-    images = 2 * blocks * batch * shape.positions * 8
+    images = convs * batch * shape.positions * 8
     out, saved, grads = np.zeros(x.numel(), np.int16), np.zeros(images, np.int16), np.zeros(images, np.int16)
-    call(library.forward, batch, shape.threads, shape.shared_bytes, bits(x), packed, b.numpy(), out, saved, blocks)
-    found = value(out, batch, size, size, c)
-    assert error(found, y.detach().permute(0, 2, 3, 1)) < 0.01
+    place = batch, shape.threads, shape.shared_bytes
+    call(library.forward, *place, bits(x), bits(h) if entered else None, packed, b.numpy(), out, saved, blocks)
+    assert error(value(out, batch, size, size, c), y.detach().permute(0, 2, 3, 1)) < 0.01
 
-    dx, db = np.zeros(x.numel(), np.int16), np.zeros((batch, blocks, c), np.float32)
-    call(
-        library.backward, batch, shape.threads, shape.shared_bytes, bits(dy), out, packed, saved, grads, db, dx, blocks
-    )
-    assert error(value(dx, batch, size, size, c), exact[0].permute(0, 2, 3, 1)) < 0.05
-    for mine, other in zip(torch.from_numpy(db).sum(0), exact[1 + 2 * blocks :], strict=True):
-        assert error(mine, other) < 0.08
+    dx, dh, db = np.zeros(x.numel(), np.int16), np.zeros(x.numel(), np.int16), np.zeros((batch, blocks, c), np.float32)
+    into = grads, db, dx, dh if entered else None
+    call(library.backward, *place, bits(dy), out, packed, saved, *into, blocks)
+    for mine in [dx, dh][: 1 + entered]:
+        assert error(value(mine, batch, size, size, c), next(exact).permute(0, 2, 3, 1)) < 0.05
 
     parts = 2
     partial = np.full((parts, *w.shape), np.nan, np.float32)
-    call(
-        library.weights,
-        2 * blocks * shape.blocks,
-        parts,
-        shape.weight_shared_bytes,
-        saved,
-        grads,
-        partial,
-        2 * blocks,
-        batch,
-    )
+    grid = convs * shape.blocks, parts, shape.weight_shared_bytes
+    call(library.weights, *grid, saved, grads, partial, convs, batch)
     dw = np.zeros(w.numel(), np.int16)
     call(library.sum, -(-w.numel() // 1024), partial, dw, parts, w.numel() // 4)
-    for mine, other in zip(value(dw, *w.shape), exact[1 : 1 + 2 * blocks], strict=True):
-        assert error(mine, other.permute(0, 2, 3, 1)) < 0.05
+    for mine in value(dw, *w.shape):
+        assert error(mine, next(exact).permute(0, 2, 3, 1)) < 0.05
+    for mine in torch.from_numpy(db).sum(0):
+        assert error(mine, next(exact)) < 0.08
 
 
 def test_without_saving(emulated):
@@ -104,6 +99,6 @@ def test_without_saving(emulated):
     zeros = np.zeros(2 * 9 * c * c, np.int16)
     out = np.zeros(x.numel(), np.int16)
     bias = np.zeros((1, c), np.float32)
-    call(library.forward, 1, shape.threads, shape.shared_bytes, bits(x), zeros, bias, out, None, 1)
+    call(library.forward, 1, shape.threads, shape.shared_bytes, bits(x), None, zeros, bias, out, None, 1)
     expected = torch.nn.functional.selu(x.double())
     assert error(value(out, 1, size, size, c), expected) < 3e-3

@@ -22,13 +22,14 @@ def problem(channels, size, batch=6, blocks=3):
     return x, flat.permute(0, 1, 4, 2, 3), [b.cuda() for b in biases]
 
 
-def gradients(function, x, weights, biases, dtype):
+def gradients(function, x, weights, biases, dtype, entry=None):
     x = x.to(dtype).requires_grad_()
+    entry = [] if entry is None else [entry.to(dtype).requires_grad_()]
     weights = [w.to(dtype).requires_grad_() for w in weights]
     biases = [b.to(torch.float32 if dtype == torch.bfloat16 else dtype).requires_grad_() for b in biases]
-    y = function(x, weights, biases)
+    y = function(x, weights, biases, *entry)
     seed = torch.linspace(-1, 1, y.numel(), device="cuda").view(y.shape).to(dtype)
-    return [y, *torch.autograd.grad(y, [x, *weights, *biases], seed)]
+    return [y, *torch.autograd.grad(y, [x, *entry, *weights, *biases], seed)]
 
 
 def error(found, exact):
@@ -37,14 +38,18 @@ def error(found, exact):
 
 @gpu
 @pytest.mark.gpu
+@pytest.mark.parametrize("entered", [False, True])
 @pytest.mark.parametrize("batch", [1, 6, 133])
 @pytest.mark.parametrize(("channels", "size"), SHAPES)
-def test_values_and_gradients(channels, size, batch):
+def test_values_and_gradients(channels, size, batch, entered):
     """No further from the exact result than PyTorch's own bf16 operations are (the stream is kept in float32 here)."""
     x, weights, biases = problem(channels, size, batch)
-    exact = gradients(stage.plain, x, weights, biases, torch.float64)
-    ours = gradients(stage.run, x, weights, biases, torch.bfloat16)
-    theirs = gradients(stage.plain, x, weights, biases, torch.bfloat16)
+    entry = x.flip(0).roll(3, 2) if entered else None
+    biases = biases[: len(biases) - entered]
+    weights = weights[: 2 * len(biases) + entered]
+    exact = gradients(stage.plain, x, weights, biases, torch.float64, entry)
+    ours = gradients(stage.run, x, weights, biases, torch.bfloat16, entry)
+    theirs = gradients(stage.plain, x, weights, biases, torch.bfloat16, entry)
     for mine, other, truth in zip(ours, theirs, exact, strict=True):
         assert mine.shape == truth.shape
         assert error(mine, truth) < 1.15 * error(other, truth) + 1e-3
@@ -98,7 +103,7 @@ def test_a_network_uses_them(grad):
     results = []
     for fuse in (True, False):
         model.fuse = fuse
-        stage.run = lambda *args, fuse=fuse: (calls.append(fuse), run(*args))[1]
+        stage.run = lambda *args, fuse=fuse: (calls.append((fuse, len(args) == 4)), run(*args))[1]
         try:
             with torch.set_grad_enabled(grad):
                 logits = model(x)
@@ -106,7 +111,7 @@ def test_a_network_uses_them(grad):
             stage.run = run
         grads = torch.autograd.grad(logits.square().mean(), list(model.parameters())) if grad else []
         results.append([logits, *grads])
-    assert calls == [True] * 3
+    assert calls == [(True, False), (True, True), (True, True)]  # the later stages are entered in the middle of a block
     for mine, other in zip(*results, strict=True):
         assert error(mine.detach(), other.detach().double()) < 0.08
     assert error(results[0][0].detach(), results[1][0].detach().double()) < 0.02
@@ -158,6 +163,31 @@ def test_in_a_captured_graph():
     graph.replay()
     torch.cuda.synchronize()
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"shortcut": "pool-projection"}, {"shortcut": "pool-pad"}, {"bias": "after"}])
+def test_a_network_cut_into_stages_is_the_same_network(options, monkeypatch):
+    """The cutting alone, on any machine: plain operations in the kernels' place."""
+    torch.manual_seed(0)
+    model = build("resnetpp", depth=20, width=4, **options).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    sizes = []
+
+    def applies(where, size, weights, biases):
+        sizes.append(size)
+        return all(w.shape[0] == w.shape[1] for w in weights) and None not in biases
+
+    calls = []
+    expected = model(x)
+    monkeypatch.setattr(stage, "applies", applies)
+    monkeypatch.setattr(stage, "run", lambda *args: (calls.append(len(args[1])), stage.plain(*args))[1])
+    torch.testing.assert_close(model(x), expected)
+    whole = options in ({}, {"shortcut": "pool-projection"})
+    assert calls == ([6, 5, 5] if whole else [])
+    assert not whole or sizes == [16] * 3 + [8] * 3 + [4] * 3
 
 
 def test_elsewhere_they_do_not_apply():

@@ -34,7 +34,7 @@ from atmc.nn.effective import effective_weights
 from atmc.nn.frn import FilterResponseNorm2d
 from atmc.nn.layout import BlockShape, layout
 from atmc.nn.resnet import raise_recompile_limit
-from atmc.nn.resnetpp_block import BlockKind, Order, Shortcut, block_forward, stem_forward
+from atmc.nn.resnetpp_block import BlockKind, Order, Shortcut, block_forward, entry_forward, stem_forward
 from atmc.nn.weightnorm import BiasKind, WNConv2d, WNLinear
 
 Bias = Literal["inner", "before", "after", "scalar", "none"]
@@ -87,17 +87,21 @@ class Block(nn.Module):
             self.project = WNConv2d(shape.inputs, shape.outputs, 1, shape.stride, bias=stream_bias)
 
     def layers(self) -> list[WNConv2d]:
-        """The convolutions in the order their weights are asked for."""
+        """The convolutions in the order their weights are asked for, and then lie in memory.
+
+        The projection comes first, so that the last convolution and the next block's are neighbours.
+        """
         convs = [conv for conv in self.convs if isinstance(conv, WNConv2d)]
-        return convs if self.project is None else [*convs, self.project]
+        return convs if self.project is None else [self.project, *convs]
 
     def inputs(self, weights: list[Tensor]) -> tuple[Any, ...]:
         """What `block_forward` takes between (x, a) and the next block's bias."""
-        count = len(self.convs)
+        project, project_bias = None, None
+        if self.project is not None:
+            (project, *weights), project_bias = weights, self.project.bias
         norms = None if self.norms is None else tuple((norm.gain, norm.bias) for norm in self.norms)
-        project, project_bias = (None, None) if self.project is None else (weights[count], self.project.bias)
         biases = tuple(conv.bias for conv in self.convs)
-        return tuple(weights[:count]), biases, norms, self.gain, project, project_bias
+        return tuple(weights), biases, norms, self.gain, project, project_bias
 
 
 class ResNetPP(nn.Module):
@@ -175,6 +179,7 @@ class ResNetPP(nn.Module):
                 block.pre_bias = None
         self._stem: Callable[..., tuple[Tensor, Tensor | None]] = stem_forward
         self._block: Callable[..., tuple[Tensor, Tensor | None]] = block_forward
+        self._entry: Callable[..., tuple[Tensor, Tensor]] = entry_forward
 
     def compile_blocks(self, **options: Any) -> None:
         """Compile one block per shape and reuse it for all its like; `options` go to `torch.compile`."""
@@ -182,6 +187,7 @@ class ResNetPP(nn.Module):
         options = {"dynamic": False, "fullgraph": True, **options}
         self._stem = torch.compile(stem_forward, **options)
         self._block = torch.compile(block_forward, **options)
+        self._entry = torch.compile(entry_forward, **options)
 
     def forward(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
         """Logits; the stream after the stem and after every block is appended to `keep`, for measurements."""
@@ -198,11 +204,9 @@ class ResNetPP(nn.Module):
         while at < len(blocks):
             if keep is not None:
                 keep.append(x)
-            if at in together:  # What follows a stage asks for its activated stream only.
-                end = together[at]
-                convs = [weight for each in inputs[at:end] for weight in each[0]]
-                x = active = stage.run(x, convs, [each[1][0] for each in inputs[at:end]])
-                at = end
+            if at in together:
+                x = active = self._stage(x if active is None else active, inputs[at : together[at]], blocks[at].kind)
+                at = together[at]
                 continue
             kind = replace(blocks[at].kind, activates=at + 1 not in together)
             x, active = self._block(x, x if active is None else active, *inputs[at], next_biases[at + 1], kind)
@@ -213,23 +217,42 @@ class ResNetPP(nn.Module):
         logits: Tensor = self.head(features)
         return logits
 
+    def _stage(self, x: Tensor, inputs: list[tuple[Any, ...]], kind: BlockKind) -> Tensor:
+        """The activated stream after blocks that `stage` has kernels for, from the stream before them.
+
+        Where the first of them changes resolution, from the activated stream: that block asks for no other.
+        """
+        weights = [weight for each in inputs for weight in each[0]]
+        biases = [each[1][0] for each in inputs]
+        if kind.shortcut is None:
+            return stage.run(x, weights, biases)
+        h, x = self._entry(x, weights[0], biases[0], *inputs[0][4:6], kind)
+        return stage.run(x, weights[1:], biases[1:], h)
+
     def _stages(self, inputs: list[tuple[Any, ...]], x: Tensor, size: int) -> dict[int, int]:
-        """Runs of blocks (first → behind the last) that `stage` has kernels for: of one shape, in the plain design."""
-        if not (self.fuse and x.is_cuda and self.order == "pre" and self.bias == "inner" and size):
+        """Runs of blocks (first → behind the last) that `stage` has kernels for: of one shape, in the plain design.
+
+        The first may be one that changes resolution by a projection, if another follows.
+        """
+        if not (self.fuse and self.order == "pre" and self.bias == "inner" and size):
             return {}
         found: dict[int, int] = {}
         first: int | None = None
         for at, (block, (weights, biases, norms, gain, *_)) in enumerate(zip(self._blocks(), inputs, strict=True)):
-            size //= block.kind.stride
-            like = block.kind.shortcut is None and norms is None and gain is None and block.kind.gain is None
-            fits = like and stage.applies((x.dtype, x.device), size, weights, biases[:-1])
-            if not fits:
+            kind = block.kind
+            size //= kind.stride
+            if kind.shortcut == "pool-pad":
+                return {}  # it reads the stream itself, which a stage does not hand on
+            plain = len(weights) == 2 and norms is None and gain is None and kind.gain is None
+            changes = kind.shortcut is not None
+            ours = weights[1:] if changes else weights
+            if not (plain and stage.applies((x.dtype, x.device), size, ours, biases[:-1])):
                 first = None
-                continue
-            first = at if first is None else first
-            found[first] = at + 1
-        if any(block.kind.shortcut == "pool-pad" for block in self._blocks()):
-            return {}  # that shortcut reads the stream itself, which a stage does not hand on
+            elif changes:
+                first = at
+            else:
+                first = at if first is None else first
+                found[first] = at + 1
         return found
 
     def _blocks(self) -> list[Block]:

@@ -76,6 +76,17 @@ def block_forward(
     return y, F.selu(add_bias(y, next_bias)) if kind.activates else None
 
 
+def entry_forward(
+    a: Tensor, weight: Tensor, bias: Tensor | None, project: Tensor, project_bias: Tensor | None, kind: BlockKind
+) -> tuple[Tensor, Tensor]:
+    """What a block that changes resolution does before its second convolution: (that one's input, the shortcut).
+
+    The rest of it is `stage.run`'s, with the blocks that follow.
+    """
+    h = F.selu(add_bias(F.conv2d(a, weight, None, kind.stride, weight.shape[-1] // 2), bias))
+    return h, _shortcut(a, a, weight.shape[0], project, project_bias, kind)
+
+
 def _shortcut(
     x: Tensor, a: Tensor, channels: int, project: Tensor | None, project_bias: Tensor | None, kind: BlockKind
 ) -> Tensor:

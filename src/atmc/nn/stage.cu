@@ -17,6 +17,8 @@
 // Instructions that only a Hopper has are in hopper.cuh; tests/nn/emulate.h has the same on a CPU.
 //
 // Block: a -> u = conv1(a) + bias, h = selu(u), x += conv2(h), a = selu(x).  x stays in registers, in float32.
+// A stage may be entered in the middle of a block whose first convolution changed the resolution: h and the shortcut x are
+// given, and the first convolution here is its conv2.
 
 constexpr int G = C / 8, P = H + 1, PLANE = (H + 1) * P, LEAD = P + 1, POS = LEAD + G * PLANE, IMAGE = POS * 16;
 constexpr int TILES = (H / 8) * (H / 8);
@@ -91,8 +93,7 @@ struct Unit {
 };
 // A warpgroup's first unit; its others are the patches below, 8 rows apart.
 __device__ __forceinline__ Unit first_unit() {
-  // A shuffle, so that the compiler knows that it is the same for the whole warp and keeps addresses in uniform registers.
-  const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), tile = group % TILES, split = group / TILES;
+  const int group = uniform(threadIdx.x / 128), tile = group % TILES, split = group / TILES;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const int row = tile / (H / 8) * 8, column = tile % (H / 8) * 8;
   Unit unit;
@@ -113,13 +114,13 @@ __device__ __forceinline__ constexpr int pixel_at(int j, int i) { return i * H *
 template <bool TRANSPOSED>
 __device__ __forceinline__ void convolve(float (&acc)[NB / 2], const Shared& s, u32 image, const Unit& unit, int conv) {
   constexpr u32 BK = TRANSPOSED ? 128 : C * 16, BN = TRANSPOSED ? C * 16 : 128;
-  const u32 patch = (image + unit.tile) >> 4, columns = (s.weights >> 4) + unit.split * (TRANSPOSED ? NB / 8 * C : NB);
+  const u32 patch = uniform((image + unit.tile) >> 4), columns = (s.weights >> 4) + unit.split * (TRANSPOSED ? NB / 8 * C : NB);
 #pragma unroll
   for (int chunk = 0; chunk < CHUNKS; chunk++) {
     int q = conv * CHUNKS + chunk, slot = q % SLOTS;
     barrier_wait(s.full + 8 * slot, q / SLOTS & 1);
     mma_fence();
-    const u32 weights = columns + slot * (CHUNK / 16);
+    const u32 weights = uniform(columns + slot * (CHUNK / 16));
 #pragma unroll
     for (int t = 0; t < TAPS; t++) {
       const int tap = chunk * TAPS + t, shift = (tap / 3 - 1) * P + tap % 3 - 1;
@@ -150,19 +151,40 @@ template <bool BACKWARD> __device__ __forceinline__ void image_done(const Shared
 
 // ---- forward ----------------------------------------------------------------------------------------------------
 
-// input: the stream x, NHWC. output: selu of the stream after the last block, NHWC. saved: [2 blocks][batch] images (the
-// inputs of every convolution), or null.
+// x += the convolution of the image `from`; selu(x) becomes the image `to`, or the output.
+__device__ __forceinline__ void add_branch(float (&x)[UNITS][NB / 2], const Shared& s, u32 from, u32 to, u16* output,
+                                           const Unit& mine, int conv) {
+#pragma unroll
+  for (int u = 0; u < UNITS; u++) {
+    const Unit unit = later(mine, u);
+    float acc[NB / 2];
+    convolve<false>(acc, s, from, unit, conv);
+#pragma unroll
+    for (int e = 0; e < NB / 4; e++) {
+      x[u][2 * e] += acc[2 * e], x[u][2 * e + 1] += acc[2 * e + 1];
+      u32 pair = pack(selu(x[u][2 * e]), selu(x[u][2 * e + 1]));
+      if (output)
+        *reinterpret_cast<u32*>(output + unit.pixel + pixel_at(e / 2, e % 2)) = pair;
+      else
+        store_shared(to + unit.element + element_at(e / 2, e % 2), pair);
+    }
+  }
+}
+
+// input: the stream x, NHWC. entry: h of a block that was begun elsewhere, or null. output: selu of the stream after the
+// last block, NHWC. saved: [convolutions][batch] images, the input of each, or null.
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
-    stage_forward(const u16* input, const u16* weights, const float* bias, u16* output, u16* saved, int blocks) {
+    stage_forward(const u16* input, const u16* entry, const u16* weights, const float* bias, u16* output, u16* saved, int blocks) {
   extern __shared__ __align__(128) char memory[];
   const Shared s = carve(memory);
   start(memory, s);
-  if (FEEDER && threadIdx.x >= THREADS) {
-    feed<false>(s, weights, 2 * blocks);
+  const int first = entry ? 1 : 0, convolutions = 2 * blocks + first;
+  if (FEEDER && uniform(threadIdx.x / 128) >= WGS) {
+    feed<false>(s, weights, convolutions);
     return;
   }
   if (!FEEDER && threadIdx.x == 0)
-    for (int q = 0; q < SLOTS && q < 2 * blocks; q++) fetch<false>(s, weights, 2 * blocks, q);
+    for (int q = 0; q < SLOTS && q < convolutions; q++) fetch<false>(s, weights, convolutions, q);
   const size_t image = blockIdx.x;
   input += image * H * H * C;
   output += image * H * H * C;
@@ -175,18 +197,29 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
     for (int e = 0; e < NB / 4; e++) {
       u32 pair = *reinterpret_cast<const u32*>(input + unit.pixel + pixel_at(e / 2, e % 2));
       x[u][2 * e] = low(pair), x[u][2 * e + 1] = high(pair);
-      store_shared(s.first + unit.element + element_at(e / 2, e % 2), pack(selu(low(pair)), selu(high(pair))));
+      if (entry) {
+        u32 h = *reinterpret_cast<const u32*>(entry + image * H * H * C + unit.pixel + pixel_at(e / 2, e % 2));
+        store_shared(s.second + unit.element + element_at(e / 2, e % 2), h);
+      } else {
+        store_shared(s.first + unit.element + element_at(e / 2, e % 2), pack(selu(low(pair)), selu(high(pair))));
+      }
     }
   }
-  image_done<false>(s, weights, 2 * blocks, -1);
+  image_done<false>(s, weights, convolutions, -1);
+  if (entry) {
+    if (saved && threadIdx.x == 0) store_bulk(saved + image * POS * 8, s.second, IMAGE);
+    add_branch(x, s, s.second, s.first, nullptr, mine, 0);
+    image_done<false>(s, weights, convolutions, 0);
+  }
   for (int block = 0; block < blocks; block++) {
-    if (saved && threadIdx.x == 0) store_bulk(saved + ((size_t)(2 * block) * gridDim.x + image) * POS * 8, s.first, IMAGE);
+    const int conv = first + 2 * block;
+    if (saved && threadIdx.x == 0) store_bulk(saved + ((size_t)conv * gridDim.x + image) * POS * 8, s.first, IMAGE);
     const float* b = bias + block * C + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
       const Unit unit = later(mine, u);
       float acc[NB / 2];
-      convolve<false>(acc, s, s.first, unit, 2 * block);
+      convolve<false>(acc, s, s.first, unit, conv);
 #pragma unroll
       for (int j = 0; j < NB / 8; j++) {
         float2 shift = *reinterpret_cast<const float2*>(b + unit.split * NB + j * 8);
@@ -196,45 +229,31 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
                        pack(selu(acc[4 * j + 2 * i] + shift.x), selu(acc[4 * j + 2 * i + 1] + shift.y)));
       }
     }
-    image_done<false>(s, weights, 2 * blocks, 2 * block);
-    if (saved && threadIdx.x == 0) store_bulk(saved + ((size_t)(2 * block + 1) * gridDim.x + image) * POS * 8, s.second, IMAGE);
-    const bool last = block == blocks - 1;
-#pragma unroll
-    for (int u = 0; u < UNITS; u++) {
-      const Unit unit = later(mine, u);
-      float acc[NB / 2];
-      convolve<false>(acc, s, s.second, unit, 2 * block + 1);
-#pragma unroll
-      for (int e = 0; e < NB / 4; e++) {
-        x[u][2 * e] += acc[2 * e], x[u][2 * e + 1] += acc[2 * e + 1];
-        u32 pair = pack(selu(x[u][2 * e]), selu(x[u][2 * e + 1]));
-        if (last)
-          *reinterpret_cast<u32*>(output + unit.pixel + pixel_at(e / 2, e % 2)) = pair;
-        else
-          store_shared(s.first + unit.element + element_at(e / 2, e % 2), pair);
-      }
-    }
-    image_done<false>(s, weights, 2 * blocks, 2 * block + 1);
+    image_done<false>(s, weights, convolutions, conv);
+    if (saved && threadIdx.x == 0) store_bulk(saved + ((size_t)(conv + 1) * gridDim.x + image) * POS * 8, s.second, IMAGE);
+    add_branch(x, s, s.second, s.first, block == blocks - 1 ? output : nullptr, mine, conv + 1);
+    image_done<false>(s, weights, convolutions, conv + 1);
   }
   if (threadIdx.x == 0) stores_done();
 }
 
 // ---- backward ---------------------------------------------------------------------------------------------------
 
-// grad_output and output: NHWC. saved: forward's. grads: [2 blocks][batch] images, the gradients of every convolution's
-// output. grad_bias: [batch][blocks][C], to be summed over the batch. grad_input: NHWC.
+// grad_output and output: NHWC. saved: forward's. grads: [convolutions][batch] images, the gradient of each one's output.
+// grad_bias: [batch][blocks][C], to be summed over the batch. grad_input: NHWC. grad_entry: NHWC, or null if there was none.
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
     stage_backward(const u16* grad_output, const u16* output, const u16* weights, const u16* saved, u16* grads,
-                   float* grad_bias, u16* grad_input, int blocks) {
+                   float* grad_bias, u16* grad_input, u16* grad_entry, int blocks) {
   extern __shared__ __align__(128) char memory[];
   const Shared s = carve(memory);
   start(memory, s);
-  if (FEEDER && threadIdx.x >= THREADS) {
-    feed<true>(s, weights, 2 * blocks);
+  const int first = grad_entry ? 1 : 0, convolutions = 2 * blocks + first;
+  if (FEEDER && uniform(threadIdx.x / 128) >= WGS) {
+    feed<true>(s, weights, convolutions);
     return;
   }
   if (!FEEDER && threadIdx.x == 0)
-    for (int q = 0; q < SLOTS && q < 2 * blocks; q++) fetch<true>(s, weights, 2 * blocks, q);
+    for (int q = 0; q < SLOTS && q < convolutions; q++) fetch<true>(s, weights, convolutions, q);
   const size_t image = blockIdx.x;
   grad_output += image * H * H * C;
   output += image * H * H * C;
@@ -252,12 +271,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
       store_shared(s.first + unit.element + element_at(e / 2, e % 2), pack(g[u][2 * e], g[u][2 * e + 1]));
     }
   }
-  image_done<true>(s, weights, 2 * blocks, -1);
+  image_done<true>(s, weights, convolutions, -1);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int block = blocks - 1; block >= 0; block--) {
-    const int conv = 2 * (blocks - 1 - block);
-    const size_t at1 = ((size_t)(2 * block) * gridDim.x + image) * POS * 8;      // conv1's input, a; its output, u
-    const size_t at2 = ((size_t)(2 * block + 1) * gridDim.x + image) * POS * 8;  // conv2's input, h; its output
+    const int conv = 2 * (blocks - 1 - block), number = first + 2 * block;
+    const size_t at1 = ((size_t)number * gridDim.x + image) * POS * 8;        // conv1's input, a; its output, u
+    const size_t at2 = ((size_t)(number + 1) * gridDim.x + image) * POS * 8;  // conv2's input, h; its output
     if (threadIdx.x == 0) store_bulk(grads + at2, s.first, IMAGE);
     float sum[NB / 4];
 #pragma unroll
@@ -285,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
       for (int over = 4; over < 32; over *= 2) sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], over);
       if (lane < 4) store_shared(s.sums + (warp * NB + e / 2 * 8 + lane * 2 + e % 2) * 4, __float_as_uint(sum[e]));
     }
-    image_done<true>(s, weights, 2 * blocks, conv);
+    image_done<true>(s, weights, convolutions, conv);
     if (threadIdx.x < C) {
       // Units of one split belong to the warpgroups wg with (wg / TILES) % SPLITS == split, or to all of them.
       float total = 0.f;
@@ -308,13 +327,24 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
         g[u][2 * e] += acc[2 * e] * selu_slope(low(value[e]));
         g[u][2 * e + 1] += acc[2 * e + 1] * selu_slope(high(value[e]));
         u32 pair = pack(g[u][2 * e], g[u][2 * e + 1]);
-        if (block == 0)
-          *reinterpret_cast<u32*>(grad_input + unit.pixel + pixel_at(e / 2, e % 2)) = pair;
-        else
-          store_shared(s.first + unit.element + element_at(e / 2, e % 2), pair);
+        if (block == 0) *reinterpret_cast<u32*>(grad_input + unit.pixel + pixel_at(e / 2, e % 2)) = pair;
+        store_shared(s.first + unit.element + element_at(e / 2, e % 2), pair);
       }
     }
-    image_done<true>(s, weights, 2 * blocks, conv + 1);
+    image_done<true>(s, weights, convolutions, conv + 1);
+  }
+  if (grad_entry) {
+    if (threadIdx.x == 0) store_bulk(grads + image * POS * 8, s.first, IMAGE);
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const Unit unit = later(mine, u);
+      float acc[NB / 2];
+      convolve<true>(acc, s, s.first, unit, 2 * blocks);
+#pragma unroll
+      for (int e = 0; e < NB / 4; e++)
+        *reinterpret_cast<u32*>(grad_entry + image * H * H * C + unit.pixel + pixel_at(e / 2, e % 2)) =
+            pack(acc[2 * e], acc[2 * e + 1]);
+    }
   }
   if (threadIdx.x == 0) stores_done();
 }
@@ -343,7 +373,7 @@ extern "C" __global__ void __launch_bounds__(384 + 32, 1)
   const int conv = blockIdx.x / BLOCKS, block = blockIdx.x % BLOCKS, m = block / (C / BN), n = block % (C / BN);
   const int first = (int)((long long)batch * blockIdx.y / gridDim.y), end = (int)((long long)batch * (blockIdx.y + 1) / gridDim.y);
   const int slices = (end - first) * SLICES;
-  if (threadIdx.x >= 384) {
+  if (uniform(threadIdx.x / 128) >= 3) {
     const int lane = threadIdx.x % 32;
     for (int q = 0; q < slices; q++) {
       const int slot = q % RING, row = q % SLICES * ROWS;
@@ -362,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(384 + 32, 1)
     }
     return;
   }
-  const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  const int group = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   float acc[3][BN / 2] = {};
   for (int q = 0; q < slices; q++) {
     const int slot = q % RING;

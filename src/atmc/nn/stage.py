@@ -90,14 +90,21 @@ def applies(
     return _supported(SHAPES[channels, size], device)
 
 
-def run(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """selu of the stream after all blocks, from the stream before them. Two weights and one bias for every block."""
-    out: Tensor = Stage.apply(x, len(biases), torch.is_grad_enabled(), *weights, *biases)  # type: ignore[no-untyped-call]
+def run(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], entry: Tensor | None = None) -> Tensor:
+    """selu of the stream after all blocks, from the stream before them. Two weights and one bias for every block.
+
+    With `entry`, the stage is entered in the middle of a block: the first of the weights is that block's second
+    convolution, `entry` what it is applied to, and `x` what its result is added to.
+    """
+    recording = torch.is_grad_enabled()
+    out: Tensor = Stage.apply(x, entry, len(biases), recording, *weights, *biases)  # type: ignore[no-untyped-call]
     return out
 
 
-def plain(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+def plain(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], entry: Tensor | None = None) -> Tensor:
     """The same in PyTorch's operations."""
+    if entry is not None:
+        x, weights = x + F.conv2d(entry, weights[0], None, 1, 1), weights[1:]
     for first, second, bias in zip(weights[::2], weights[1::2], biases, strict=True):
         h = F.selu(F.conv2d(F.selu(x), first, None, 1, 1) + bias.to(x.dtype).view(1, -1, 1, 1))
         x = x + F.conv2d(h, second, None, 1, 1)
@@ -105,61 +112,69 @@ def plain(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Ten
 
 
 class Stage(torch.autograd.Function):
-    """(x, blocks, recording, *weights, *biases) → selu(stream)."""
+    """(x, entry, blocks, recording, *weights, *biases) → selu(stream)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, blocks: int, recording: bool, *tensors: Tensor) -> Tensor:
-        given, x = x, x.contiguous(memory_format=torch.channels_last)
+    def forward(ctx: Any, x: Tensor, entry: Tensor | None, blocks: int, recording: bool, *tensors: Tensor) -> Tensor:
+        given = x, entry
+        x, entry = _dense(x), None if entry is None else _dense(entry)
         shape = SHAPES[x.shape[1], x.shape[2]]
         kernels = _kernels(shape, x.device)
-        weights, biases = tensors[: 2 * blocks], tensors[2 * blocks :]
+        weights, biases = tensors[:-blocks], tensors[-blocks:]
         packed = _packed(weights, shape, kernels)
         bias = torch.stack(biases).float()
         output = torch.empty_like(x)
         keep = recording and any(ctx.needs_input_grad)
-        images = (2 * blocks, x.shape[0], shape.positions, 8)
+        images = (len(weights), x.shape[0], shape.positions, 8)
         saved = torch.empty(images, dtype=x.dtype, device=x.device) if keep else None
         with torch.cuda.device(x.device):
-            kernels["forward"]((x.shape[0],), shape.threads, x, packed, bias, output, saved, blocks)
+            kernels["forward"]((x.shape[0],), shape.threads, x, entry, packed, bias, output, saved, blocks)
         if keep:
-            ctx.save_for_backward(output, saved, packed, given, *tensors)
+            ctx.save_for_backward(output, saved, packed, *given, *tensors)
             ctx.blocks, ctx.shape = blocks, shape
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        output, saved, packed, x, *tensors = ctx.saved_tensors
+        output, saved, packed, x, entry, *tensors = ctx.saved_tensors
         blocks, shape = ctx.blocks, ctx.shape
         if torch.is_grad_enabled():  # create_graph=True: somebody wants the Hessian
-            return _plain_backward(x, tensors, blocks, grad)
+            return _plain_backward(x, entry, tensors, blocks, grad)
         kernels = _kernels(shape, output.device)
-        grad = grad.to(output.dtype).contiguous(memory_format=torch.channels_last)
+        grad = _dense(grad.to(output.dtype))
         batch, channels = output.shape[:2]
-        device = output.device
+        convolutions, device = len(saved), output.device
         grads, grad_input = torch.empty_like(saved), torch.empty_like(output)
+        grad_entry = None if entry is None else torch.empty_like(output)
         grad_bias = torch.empty((batch, blocks, channels), device=device)
         parts = min(shape.parts, batch)
-        partial = torch.empty((parts, 2 * blocks, channels, 3, 3, channels), device=device)
+        partial = torch.empty((parts, convolutions, channels, 3, 3, channels), device=device)
         weights = torch.empty(partial.shape[1:], dtype=output.dtype, device=device)
         quads = weights.numel() // 4
         with torch.cuda.device(device):
-            kernels["backward"](
-                (batch,), shape.threads, grad, output, packed, saved, grads, grad_bias, grad_input, blocks
-            )
-            kernels["weights"]((2 * blocks * shape.blocks, parts), 416, saved, grads, partial, 2 * blocks, batch)
+            made = grads, grad_bias, grad_input, grad_entry
+            kernels["backward"]((batch,), shape.threads, grad, output, packed, saved, *made, blocks)
+            grid = convolutions * shape.blocks, parts
+            kernels["weights"](grid, 416, saved, grads, partial, convolutions, batch)
             kernels["sum"]((-(-quads // 256),), 256, partial, weights, parts, quads)
         views = weights.permute(0, 1, 4, 2, 3).unbind()
-        return grad_input, None, None, *views, *grad_bias.sum(0).unbind()
+        return grad_input, grad_entry, None, None, *views, *grad_bias.sum(0).unbind()
 
 
-def _plain_backward(x: Tensor, tensors: list[Tensor], blocks: int, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _dense(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def _plain_backward(
+    x: Tensor, entry: Tensor | None, tensors: list[Tensor], blocks: int, grad: Tensor
+) -> tuple[Tensor | None, ...]:
     """The gradients in operations that can be differentiated again."""
-    y = plain(x, tensors[: 2 * blocks], tensors[2 * blocks :])
-    inputs = [x, *tensors]
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    y = plain(x, tensors[:-blocks], tensors[-blocks:], entry)
+    inputs = [x, entry, *tensors]
+    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
     found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True))
-    first, *rest = [next(found) if tensor.requires_grad else None for tensor in inputs]
-    return first, None, None, *rest
+    first, second, *rest = [next(found) if t is not None and t.requires_grad else None for t in inputs]
+    return first, second, None, None, *rest
 
 
 def _packed(weights: tuple[Tensor, ...], shape: Shape, kernels: dict[str, nvrtc.Kernel]) -> Tensor:
