@@ -190,6 +190,34 @@ def test_a_network_cut_into_stages_is_the_same_network(options, monkeypatch):
     assert not whole or sizes == [16] * 3 + [8] * 3 + [4] * 3
 
 
+@pytest.mark.parametrize(
+    ("images", "fits", "expected"),
+    [
+        ((2, 3, 16, 16), {8, 4}, [8, 4]),  # the first stage is plain blocks: they hand on what the second starts from
+        ((2, 3, 16, 16), {16, 4}, [16, 4]),
+        ((2, 3, 17, 17), {17, 9, 5}, [17, 9, 5]),  # a padded convolution of stride 2 rounds up
+        ((2, 3, 17, 17), {8, 4}, []),
+        ((2, 3, 12, 16), {16, 8, 4}, []),
+        ((0, 3, 16, 16), {16, 8, 4}, []),
+    ],
+    ids=str,
+)
+def test_stages_that_apply_to_a_part_only(images, fits, expected, monkeypatch):
+    """Some stages by kernels and others by blocks, odd sizes, images that are not square, none at all."""
+    torch.manual_seed(0)
+    model = build("resnetpp", depth=20, width=4).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    x = torch.randn(images, dtype=torch.float64)
+    calls = []
+    plain = model(x)
+    monkeypatch.setattr(stage, "applies", lambda where, size, weights, biases: size in fits)
+    monkeypatch.setattr(stage, "run", lambda *args: (calls.append(args[0].shape[-1]), stage.plain(*args))[1])
+    torch.testing.assert_close(model(x), plain)
+    assert calls == expected
+
+
 def test_elsewhere_they_do_not_apply():
     """On a CPU, in float32, at another size or without biases the plain operations serve."""
     weights = [torch.empty(32, 32, 3, 3, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)] * 2
@@ -217,3 +245,18 @@ def test_a_small_head_has_the_right_gradients():
     torch.testing.assert_close(weightnorm.SmallLinear.apply(x, weight), torch.nn.functional.linear(x, weight))
     assert torch.autograd.gradcheck(weightnorm.SmallLinear.apply, (x[:4], weight))
     assert torch.autograd.gradgradcheck(weightnorm.SmallLinear.apply, (x[:2], weight[:3]))
+
+
+def test_a_small_head_under_autocast():
+    """The product is in bf16 there, its factors are not."""
+    from atmc.nn import weightnorm
+
+    x, weight = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
+    grads = []
+    for function in (weightnorm.SmallLinear.apply, torch.nn.functional.linear):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = function(x, weight)
+        grads.append(torch.autograd.grad(y.float().square().sum(), (x, weight)))
+    for mine, other in zip(*grads, strict=True):
+        assert mine.dtype == other.dtype
+        torch.testing.assert_close(mine, other, rtol=0.02, atol=0.02)

@@ -197,9 +197,10 @@ class ResNetPP(nn.Module):
         stem = next(weights)
         inputs = [block.inputs([next(weights) for _ in block.layers()]) for block in blocks]
         next_biases = [*(block.pre_bias for block in blocks), self.last_bias]
-        size = x.shape[-1] if self.small_input else 0
-        together = self._stages(inputs, x, size) if keep is None else {}
-        x, active = self._stem(x, stem, self.stem.bias, next_biases[0], self.small_input, self.order, 0 not in together)
+        together = self._stages(inputs, x) if keep is None else {}
+        # Stages that start from the stream itself. One that changes resolution starts from the activated stream.
+        inactive = {at for at in together if blocks[at].kind.shortcut is None}
+        x, active = self._stem(x, stem, self.stem.bias, next_biases[0], self.small_input, self.order, 0 not in inactive)
         at = 0
         while at < len(blocks):
             if keep is not None:
@@ -208,7 +209,7 @@ class ResNetPP(nn.Module):
                 x = active = self._stage(x if active is None else active, inputs[at : together[at]], blocks[at].kind)
                 at = together[at]
                 continue
-            kind = replace(blocks[at].kind, activates=at + 1 not in together)
+            kind = replace(blocks[at].kind, activates=at + 1 not in inactive)
             x, active = self._block(x, x if active is None else active, *inputs[at], next_biases[at + 1], kind)
             at += 1
         if keep is not None:
@@ -229,18 +230,19 @@ class ResNetPP(nn.Module):
         h, x = self._entry(x, weights[0], biases[0], *inputs[0][4:6], kind)
         return stage.run(x, weights[1:], biases[1:], h)
 
-    def _stages(self, inputs: list[tuple[Any, ...]], x: Tensor, size: int) -> dict[int, int]:
+    def _stages(self, inputs: list[tuple[Any, ...]], x: Tensor) -> dict[int, int]:
         """Runs of blocks (first → behind the last) that `stage` has kernels for: of one shape, in the plain design.
 
         The first may be one that changes resolution by a projection, if another follows.
         """
-        if not (self.fuse and self.order == "pre" and self.bias == "inner" and size):
+        if not (self.fuse and self.order == "pre" and self.bias == "inner" and self.small_input):
             return {}
+        size = x.shape[-1]
         found: dict[int, int] = {}
         first: int | None = None
         for at, (block, (weights, biases, norms, gain, *_)) in enumerate(zip(self._blocks(), inputs, strict=True)):
             kind = block.kind
-            size //= kind.stride
+            size = -(-size // kind.stride)  # as a padded convolution rounds
             if kind.shortcut == "pool-pad":
                 return {}  # it reads the stream itself, which a stage does not hand on
             plain = len(weights) == 2 and norms is None and gain is None and kind.gain is None
@@ -253,6 +255,8 @@ class ResNetPP(nn.Module):
             else:
                 first = at if first is None else first
                 found[first] = at + 1
+        if found and (x.shape[-2] != x.shape[-1] or not len(x)):
+            return {}  # the kernels are for square images, and at least one
         return found
 
     def _blocks(self) -> list[Block]:

@@ -185,6 +185,7 @@ class SmallLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
+        grad = grad.to(weight.dtype)  # under autocast the product has another type than its factors
         return grad @ weight, (grad[:, :, None] * x[:, None, :]).sum(0)
 
 
