@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+DIGEST = 32  # bytes of SHA-256 in front of what is kept
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class Kernel:
-    """A function on the device: `kernel(grid, block, shared_bytes, *arguments)`; tensors go as addresses."""
+    """A function on the device: `kernel(grid, block, *arguments)`; tensors go as addresses."""
 
     def __init__(self, function: ctypes.c_void_p, name: str) -> None:
         self._function, self.name = function, name
@@ -90,20 +91,33 @@ def _cached(source: str, options: list[str]) -> bytes:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _compiler().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     key = hashlib.sha256("\0".join([source, *options, f"{major.value}.{minor.value}"]).encode()).hexdigest()[:32]
-    home = os.environ.get("ATMC_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "atmc")
-    path = Path(home).expanduser() / "kernels" / f"{key}.cubin"
+    home = os.environ.get("ATMC_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "atmc")
+    path = Path(os.path.expanduser(home)) / "kernels" / f"{key}.cubin"
     try:
-        return path.read_bytes()
+        kept = path.read_bytes()
     except OSError:
-        image = _compile(source, options)
+        kept = b""
+    # The driver is told no length: what a full disk or a power cut left of a file must not reach it.
+    if kept[DIGEST:] and hashlib.sha256(kept[DIGEST:]).digest() == kept[:DIGEST]:
+        return kept[DIGEST:]
+    image = _compile(source, options)
+    if path.parts[0] != "~":  # else there is no home
+        _keep(path, hashlib.sha256(image).digest() + image)
+    return image
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all. Where there is no place for it, the code is compiled again next time."""
+    part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(image)
-        os.replace(file.name, path)
+            part = file.name
+            file.write(content)
+        os.replace(part, path)
     except OSError:
-        pass  # no place to keep it: it is compiled again next time
-    return image
+        if part is not None:
+            Path(part).unlink(missing_ok=True)
 
 
 def _compile(source: str, options: list[str]) -> bytes:

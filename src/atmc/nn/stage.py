@@ -200,11 +200,12 @@ def defines(shape: Shape) -> dict[str, int]:
 @cache
 def _kernels(shape: Shape, device: torch.device) -> dict[str, nvrtc.Kernel]:
     source = "".join(Path(__file__).with_name(name).read_text() for name in ("hopper.cuh", "stage.cu"))
-    module = nvrtc.Module(source, defines(shape), device)
-    kernels = {name: module.kernel(f"stage_{name}") for name in ("forward", "backward", "weights", "sum", "pack")}
-    kernels["forward"].allow_shared(shape.shared_bytes)
-    kernels["backward"].allow_shared(shape.shared_bytes)
-    kernels["weights"].allow_shared(shape.weight_shared_bytes)
+    with torch.cuda.device(device):
+        module = nvrtc.Module(source, defines(shape), device)
+        kernels = {name: module.kernel(f"stage_{name}") for name in ("forward", "backward", "weights", "sum", "pack")}
+        kernels["forward"].allow_shared(shape.shared_bytes)
+        kernels["backward"].allow_shared(shape.shared_bytes)
+        kernels["weights"].allow_shared(shape.weight_shared_bytes)
     return kernels
 
 
