@@ -1,6 +1,7 @@
 // hopper.cuh on a CPU: one thread block at a time, a thread for each of its threads. Indexing, layouts, barriers and the
-// order of work are those of the kernels; copies and matrix products are done at once where a GPU does them later, so a
-// missing wait does not show here. Shared memory starts full of NaNs.
+// order of work are those of the kernels. What a GPU does some time before a wait is done here as is worst: loads at once,
+// stores and matrix products when they are waited for. So a missing wait shows, where it is not for a fence between ways
+// to memory, which do nothing here. Shared memory starts full of NaNs.
 
 #include <cmath>
 #include <condition_variable>
@@ -129,17 +130,32 @@ inline void load_bulk(u32 to, const void* from, u32 bytes, u32 bar) {
   std::memcpy(shared_at(to, bytes), from, bytes);
   count_down(counter(bar), 0, -(long)bytes);
 }
+thread_local std::vector<std::function<void()>> stores;
 inline void store_bulk(void* to, u32 from, u32 bytes) {
   require((u64)to % 16 == 0 && from % 16 == 0 && bytes % 16 == 0, "a bulk store out of line");
-  std::memcpy(to, shared_at(from, bytes), bytes);
+  stores.push_back([=] { std::memcpy(to, shared_at(from, bytes), bytes); });
 }
-inline void stores_read() {}
-inline void stores_done() {}
+inline void stores_read() {
+  for (auto& store : stores) store();
+  stores.clear();
+}
+inline void stores_done() { stores_read(); }
 inline void fence_async() {}
 inline void mma_fence() {}
-inline void mma_commit() {}
+thread_local std::vector<std::function<void()>> products;
+thread_local std::vector<size_t> committed;  // how many products there were at each commit
+inline void mma_commit() { committed.push_back(products.size()); }
 // A warpgroup multiplies together: none of its threads is done before all have come so far.
-template <int LEFT> inline void mma_wait() { groups[threadIdx.x / 128].attend(128); }
+template <int LEFT> inline void mma_wait() {
+  if (committed.size() > LEFT) {
+    const size_t ready = committed[committed.size() - 1 - LEFT];
+    for (size_t i = 0; i < ready; i++) products[i]();
+    products.erase(products.begin(), products.begin() + ready);
+    committed.erase(committed.begin(), committed.end() - LEFT);
+    for (auto& count : committed) count -= ready;
+  }
+  groups[threadIdx.x / 128].attend(128);
+}
 
 template <u32 K, u32 MN> inline u64 matrix(u32 start) {
   require(start < 1 << 14 && K >> 4 < 1 << 14 && MN >> 4 < 1 << 14, "an operand's address does not fit");
@@ -153,7 +169,7 @@ inline float operand(u64 matrix, int mn, int k, bool transposed) {
   std::memcpy(&bits, shared_at(start + mn / 8 * along_mn + k / 8 * along_k + inside, 2), 2);
   return __uint_as_float((u32)bits << 16);
 }
-template <int TA, int TB, int R> inline void mma(float (&d)[R], u64 a, u64 b, int accumulate) {
+template <int TA, int TB, int R> inline void multiply(float* d, u64 a, u64 b, int accumulate) {
   int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   for (int i = 0; i < 2; i++) {
     float row[16];
@@ -167,6 +183,10 @@ template <int TA, int TB, int R> inline void mma(float (&d)[R], u64 a, u64 b, in
       }
   }
 }
+template <int TA, int TB, int R> inline void mma(float (&d)[R], u64 a, u64 b, int accumulate) {
+  float* into = d;
+  products.push_back([=] { multiply<TA, TB, R>(into, a, b, accumulate); });
+}
 
 // Run `kernel` on a grid; `together` where its threads wait for each other.
 inline void launch(int width, int height, int threads, u32 shared, bool together, const std::function<void()>& kernel) {
@@ -177,7 +197,10 @@ inline void launch(int width, int height, int threads, u32 shared, bool together
       std::memset(memory, 0xff, sizeof memory);
       std::vector<std::thread> all;
       for (int i = 0; i < threads; i++) {
-        auto one = [&kernel, i] { threadIdx = {i, 0}, kernel(); };
+        auto one = [&kernel, i] {
+          threadIdx = {i, 0}, kernel();
+          require(stores.empty() && products.empty(), "a thread ends before what it began is done");
+        };
         if (together)
           all.emplace_back(one);
         else

@@ -91,6 +91,30 @@ def test_a_stage_and_its_gradients(emulated, entered):
         assert error(mine, next(exact)) < 0.08
 
 
+def padded(images):
+    """NHWC images as the kernels save them: planes of 8 channels, each row and each plane followed by zeros."""
+    batch, size, _, channels = images.shape
+    pitch = size + 1
+    planes = torch.zeros(batch, channels // 8, pitch, pitch, 8, dtype=images.dtype)
+    planes[:, :, :size, :size] = images.view(batch, size, size, -1, 8).permute(0, 3, 1, 2, 4)
+    lead = torch.zeros(batch, pitch + 1, 8, dtype=images.dtype)
+    return torch.cat([lead, planes.view(batch, -1, 8)], 1)
+
+
+def test_weight_gradients_of_more_images_than_the_ring_holds(emulated):
+    """Each slot of the ring is filled again and again."""
+    shape, library = emulated
+    c, size, batch = shape.channels, shape.size, 7
+    gen = torch.Generator().manual_seed(1)
+    x, dy = torch.randn(2, batch, size, size, c, generator=gen).bfloat16()
+    exact_x, exact_dy = (t.double().permute(0, 3, 1, 2) for t in (x, dy))
+    exact = torch.nn.grad.conv2d_weight(exact_x, (c, c, 3, 3), exact_dy, padding=1)
+    partial = np.full((1, c, 3, 3, c), np.nan, np.float32)
+    images = bits(padded(x)), bits(padded(dy))
+    call(library.weights, shape.blocks, 1, shape.weight_shared_bytes, *images, partial, 1, batch)
+    assert error(torch.from_numpy(partial[0]).permute(0, 3, 1, 2), exact) < 1e-5
+
+
 def test_without_saving(emulated):
     """Prediction keeps nothing."""
     shape, library = emulated
