@@ -146,6 +146,7 @@ thread_local std::vector<std::function<void()>> products;
 thread_local std::vector<size_t> committed;  // how many products there were at each commit
 inline void mma_commit() { committed.push_back(products.size()); }
 // A warpgroup multiplies together: none of its threads is done before all have come so far.
+template <int R> inline void settled(float (&)[R]) {}
 template <int LEFT> inline void mma_wait() {
   if (committed.size() > LEFT) {
     const size_t ready = committed[committed.size() - 1 - LEFT];

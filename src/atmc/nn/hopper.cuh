@@ -43,6 +43,12 @@ template <int LEFT> __device__ __forceinline__ void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
+// Nothing that reads `d` may be moved before this: to the compiler a product is done when it is issued.
+template <int R> __device__ __forceinline__ void settled(float (&d)[R]) {
+#pragma unroll
+  for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 // How wgmma finds its core matrices: where they start, and in bytes `K` between neighbours along K, `MN` along M or N.
 // `start` is an address over 16, so that offsets known at compile time stay additions.
 template <u32 K, u32 MN> __device__ __forceinline__ u64 matrix(u32 start) {

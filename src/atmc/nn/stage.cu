@@ -136,6 +136,7 @@ __device__ __forceinline__ void convolve(float (&acc)[NB / 2], const Shared& s, 
     }
   }
   mma_wait<0>();
+  settled(acc);
   if (FEEDER && threadIdx.x % 128 == 0) barrier_arrive(s.empty + 8 * ((conv * CHUNKS + CHUNKS - 1) % SLOTS));
 }
 
@@ -413,6 +414,8 @@ extern "C" __global__ void __launch_bounds__(384 + 32, 1)
     if (q > 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((q - 1) % RING));
   }
   mma_wait<0>();
+#pragma unroll
+  for (int t = 0; t < 3; t++) settled(acc[t]);
   partial += ((size_t)blockIdx.y * convolutions + conv) * C * 9 * C;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
