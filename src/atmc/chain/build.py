@@ -91,8 +91,10 @@ def build_optimizer(
 
 def common_mass(section: SamplerSection) -> float:
     """The mass that a recipe states, as a number or as a speed: m = (speed/lr)^-2."""
+    from atmc.samplers import speed_settings
+
     if section.speed is not None:
-        return float((section.speed / section.lr) ** -2)
+        return speed_settings(section.lr, section.speed)["mass"]
     return 1.0 if section.mass is None else section.mass
 
 
@@ -122,16 +124,14 @@ def _sampler(
         options |= {"inertia": section.inertia, "thermostat_init": section.thermostat_init}
     if section.name == "sgnht":
         options["thermostat"] = section.thermostat
-    if section.speed is not None and section.momentum is not None:
-        # Written out rather than `from_speeds`, so that masses of their own can take the common one's place.
-        options |= {"mass": common_mass(section), "noise": -math.log(section.momentum) / section.lr}
-        if section.max_speed is not None:
-            options["speed_limit"] = section.max_speed / section.lr
-    else:
-        options |= {k: v for k in ("mass", "noise", "speed_limit") if (v := getattr(section, k)) is not None}
-    if masses is not None:
-        options["mass"] = masses
     try:
+        if section.speed is not None and section.momentum is not None:
+            limit = math.inf if section.max_speed is None else section.max_speed
+            options |= samplers.speed_settings(section.lr, section.speed, limit, section.momentum)
+        else:
+            options |= {k: v for k in ("mass", "noise", "speed_limit") if (v := getattr(section, k)) is not None}
+        if masses is not None:
+            options["mass"] = masses
         made = kind(named, section.lr, **options)
     except (TypeError, ValueError) as error:
         raise InputError(f"sampler: {error}") from error

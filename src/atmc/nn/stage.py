@@ -121,7 +121,7 @@ class Stage(torch.autograd.Function):
         shape = SHAPES[x.shape[1], x.shape[2]]
         kernels = _kernels(shape, x.device)
         weights, biases = tensors[:-blocks], tensors[-blocks:]
-        packed = _packed(weights, shape, kernels)
+        packed = _packed(weights, kernels)
         bias = torch.stack(biases).float()
         output = torch.empty_like(x)
         keep = recording and any(ctx.needs_input_grad)
@@ -177,7 +177,7 @@ def _plain_backward(
     return first, second, None, None, *rest
 
 
-def _packed(weights: tuple[Tensor, ...], shape: Shape, kernels: dict[str, nvrtc.Kernel]) -> Tensor:
+def _packed(weights: tuple[Tensor, ...], kernels: dict[str, nvrtc.Kernel]) -> Tensor:
     """The weights in the order in which the kernels read them. Those of a network lie side by side already."""
     size = weights[0].numel() * weights[0].element_size()
     apart = [b.data_ptr() - a.data_ptr() for a, b in pairwise(weights)]

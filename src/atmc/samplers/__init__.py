@@ -1,6 +1,7 @@
 """How the chain moves: samplers that are `torch.optim.Optimizer`s, their integrator, and the cyclic step size."""
 
 from .atmc import ATMC
+from .kinetic_sampler import speed_settings
 from .readings import Readings, TensorReading
 from .sampler import Sampler
 from .schedule import CyclicCosine
@@ -8,4 +9,4 @@ from .sghmc import SGHMC
 from .sgld import SGLD
 from .sgnht import SGNHT
 
-__all__ = ["ATMC", "SGHMC", "SGLD", "SGNHT", "CyclicCosine", "Readings", "Sampler", "TensorReading"]
+__all__ = ["ATMC", "SGHMC", "SGLD", "SGNHT", "CyclicCosine", "Readings", "Sampler", "TensorReading", "speed_settings"]

@@ -12,6 +12,16 @@ from .layout import Shard
 from .sampler import Sampler
 
 
+def speed_settings(lr: float, speed: float, max_speed: float = math.inf, momentum: float = 0.9) -> dict[str, float]:
+    """Mass, noise and speed limit from what a parameter does per step; `from_speeds` has the formulas."""
+    for key, value in (("lr", lr), ("speed", speed), ("max_speed", max_speed)):
+        if not isinstance(value, numbers.Real) or not value > 0 or (math.isinf(value) and key != "max_speed"):
+            raise ValueError(f"{key} must be {'' if key == 'max_speed' else 'finite and '}positive, not {value}")
+    if not 0 < momentum <= 1:
+        raise ValueError(f"momentum must be in (0, 1], not {momentum}")
+    return {"mass": (speed / lr) ** -2, "noise": -math.log(momentum) / lr, "speed_limit": max_speed / lr}
+
+
 class KineticSampler(Sampler):
     """A sampler with momentum: the split step, given how its thermostat sets noise α and friction β."""
 
@@ -55,15 +65,4 @@ class KineticSampler(Sampler):
         given = [key for key in ("mass", "noise", "speed_limit") if key in options]
         if given:
             raise ValueError(f"{', '.join(given)}: from_speeds sets it from the speeds; give one or the other")
-        for key, value in (("lr", lr), ("speed", speed), ("max_speed", max_speed)):
-            if not isinstance(value, numbers.Real) or not value > 0 or (math.isinf(value) and key != "max_speed"):
-                raise ValueError(f"{key} must be {'' if key == 'max_speed' else 'finite and '}positive, not {value}")
-        if not 0 < momentum <= 1:
-            raise ValueError(f"momentum must be in (0, 1], not {momentum}")
-        options |= {
-            "lr": lr,
-            "mass": (speed / lr) ** -2,
-            "noise": -math.log(momentum) / lr,
-            "speed_limit": max_speed / lr,
-        }
-        return cls(params, **options)
+        return cls(params, **{"lr": lr, **speed_settings(lr, speed, max_speed, momentum), **options})
