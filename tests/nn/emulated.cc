@@ -1,4 +1,4 @@
-// The kernels of stage.cu as functions for Python, run by emulate.h. tests/nn/test_emulated.py puts both in front.
+// The kernels of stage.cu as functions for Python, run by emulate.h. tests/nn/test_emulated.py puts all in front.
 
 extern "C" {
 void forward(int batch, int threads, u32 shared, const u16* x, const u16* entry, const u16* w, const float* b, u16* out,
@@ -13,7 +13,7 @@ void weights(int width, int parts, u32 shared, const u16* saved, const u16* grad
   launch(width, parts, 416, shared, true, [=] { stage_weights(saved, grads, partial, convs, batch); });
 }
 void sum(int blocks, const float* partial, u16* out, int parts, int quads) {
-  launch(blocks, 1, 256, 0, false, [=] { stage_sum((const float4*)partial, (uint2*)out, parts, quads); });
+  launch(blocks, 1, 256, 0, false, [=] { sum_parts((const float4*)partial, (uint2*)out, parts, quads); });
 }
 void repack(int blocks, const u16* from, u16* to, int count) {
   launch(blocks, 1, 256, 0, false, [=] { stage_pack((const uint4*)from, (uint4*)to, count); });

@@ -1,4 +1,4 @@
-"""The CUDA code of the stage kernels, compiled for the CPU: every index, layout and barrier of it without a GPU."""
+"""The CUDA code of the kernels, compiled for the CPU: every index, layout and barrier of it without a GPU."""
 
 import ctypes
 import shutil
@@ -9,23 +9,35 @@ import numpy as np
 import pytest
 import torch
 
-from atmc.nn import stage
+from atmc.nn import stage, transition
 
 SOURCE = Path(stage.__file__).parent
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 
-@pytest.fixture(scope="module", params=list(stage.SHAPES.values()), ids=lambda s: f"{s.channels}x{s.size}")
-def emulated(request, tmp_path_factory):
-    """The kernels for one shape as a library."""
-    shape, folder = request.param, tmp_path_factory.mktemp("kernels")
-    text = "".join(p.read_text() for p in (HERE / "emulate.h", SOURCE / "stage.cu", HERE / "emulated.cc"))
-    (folder / "all.cc").write_text(text)
-    defines = [f"-D{name}={value}" for name, value in stage.defines(shape).items()]
+def build(folder, kernels, shape, glue):
+    """The kernels of a module (`stage` or `transition`) for one shape as a library."""
+    parts = HERE / "emulate.h", SOURCE / "image.cuh", Path(kernels.__file__).with_suffix(".cu"), HERE / glue
+    (folder / "all.cc").write_text("".join(part.read_text() for part in parts))
+    defines = [f"-D{name}={value}" for name, value in kernels.defines(shape).items()]
     command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-pthread", "-w", *defines]
     subprocess.run([*command, "-o", folder / "all.so", folder / "all.cc"], check=True)
     return shape, ctypes.CDLL(str(folder / "all.so"))
+
+
+def name(shape):
+    return f"{shape.channels}x{shape.size}"
+
+
+@pytest.fixture(scope="module", params=list(stage.SHAPES.values()), ids=name)
+def emulated(request, tmp_path_factory):
+    return build(tmp_path_factory.mktemp("kernels"), stage, request.param, "emulated.cc")
+
+
+@pytest.fixture(scope="module", params=list(transition.SHAPES.values()), ids=name)
+def halving(request, tmp_path_factory):
+    return build(tmp_path_factory.mktemp("kernels"), transition, request.param, "emulated_transition.cc")
 
 
 def bits(tensor):
@@ -126,3 +138,58 @@ def test_without_saving(emulated):
     call(library.forward, 1, shape.threads, shape.shared_bytes, bits(x), None, zeros, bias, out, None, 1)
     expected = torch.nn.functional.selu(x.double())
     assert error(value(out, 1, size, size, c), expected) < 3e-3
+
+
+def test_a_transition_and_its_gradients(halving):
+    """A few images to half the resolution and back, against float64."""
+    shape, library = halving
+    c, inputs, size, batch = shape.channels, shape.channels // 2, shape.size, 7
+    gen = torch.Generator().manual_seed(0)
+    a = torch.randn(batch, 2 * size, 2 * size, inputs, generator=gen).bfloat16()
+    w = (torch.randn(c, 3, 3, inputs, generator=gen) / (9 * inputs) ** 0.5).bfloat16()
+    p = (torch.randn(c, inputs, generator=gen) / inputs**0.5).bfloat16()
+    b = 0.3 * torch.randn(2, c, generator=gen)
+    dh, dx = (torch.randn(batch, size, size, c, generator=gen).bfloat16() for _ in range(2))
+
+    leaves = [a.double().permute(0, 3, 1, 2), w.double().permute(0, 3, 1, 2), b[0].double()]
+    leaves = [leaf.requires_grad_() for leaf in (*leaves, p.double().view(c, inputs, 1, 1), b[1].double())]
+    exact = transition.plain(*leaves)
+    da, dw, db, dp, dpb = torch.autograd.grad(exact, leaves, [d.double().permute(0, 3, 1, 2) for d in (dh, dx)])
+
+    packed = np.zeros(shape.weights, np.int16)
+    call(library.repack, -(-shape.weights // 8 // 256), bits(w), bits(p), packed)
+    saved, grads = (np.full(batch * shape.positions * 8, -1, np.int16) for _ in range(2))
+    h, x = (np.zeros(dh.numel(), np.int16) for _ in range(2))
+    place = batch, shape.groups * 128, shape.shared_bytes
+    call(library.forward, *place, bits(a), packed, *b.numpy(), h, x, saved)
+    for mine, truth in zip((h, x), exact, strict=True):
+        assert error(value(mine, *dh.shape), truth.detach().permute(0, 2, 3, 1)) < 3e-3
+
+    found, biases = np.zeros(a.numel(), np.int16), np.full((batch, 2, c), np.nan, np.float32)
+    into = grads, biases, found
+    call(library.backward, batch, shape.shared_bytes, bits(dh), h, bits(dx), packed, *into)
+    assert error(value(found, *a.shape), da.permute(0, 2, 3, 1)) < 5e-3
+    for mine, truth in zip(torch.from_numpy(biases).sum(0), (db, dpb), strict=True):
+        assert error(mine, truth) < 2e-3
+
+    parts = 2
+    partial = np.full((parts, shape.weights), np.nan, np.float32)
+    call(library.weights, c // 64, parts, shape.weight_shared_bytes, saved, grads, partial, batch)
+    both = np.zeros(shape.weights, np.int16)
+    call(library.sum, -(-shape.weights // 256), partial, both, parts, shape.weights // 4)
+    assert error(value(both[: w.numel()], *w.shape), dw.permute(0, 2, 3, 1)) < 5e-3
+    assert error(value(both[w.numel() :], c, inputs), dp[..., 0, 0]) < 5e-3
+
+
+def test_a_transition_without_saving(halving):
+    """Prediction keeps nothing, and gives the same."""
+    shape, library = halving
+    c, size, gen = shape.channels, shape.size, torch.Generator().manual_seed(1)
+    a = torch.randn(1, 2 * size, 2 * size, c // 2, generator=gen).bfloat16()
+    packed, bias = bits(0.1 * torch.randn(shape.weights, generator=gen).bfloat16()), np.zeros((2, c), np.float32)
+    results = []
+    for saved in (None, np.zeros(shape.positions * 8, np.int16)):
+        outputs = [np.zeros(size * size * c, np.int16) for _ in range(2)]
+        call(library.forward, 1, shape.groups * 128, shape.shared_bytes, bits(a), packed, *bias, *outputs, saved)
+        results.append(np.concatenate(outputs))
+    assert np.array_equal(*results)

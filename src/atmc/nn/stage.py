@@ -7,7 +7,7 @@ computation in plain PyTorch, which is what they are tested against and what run
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -77,15 +77,13 @@ def applies(
     They need a Hopper GPU, bf16, a shape they were cut for, and a bias per feature in every block.
     """
     dtype, device = where
-    if dtype != torch.bfloat16 or device.type != "cuda":
-        return False
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if not possible(dtype, device):
         return False
     channels = weights[0].shape[0]
     if (channels, size) not in SHAPES or any(bias is None or bias.shape != (channels,) for bias in biases):
         return False
     square = (channels, channels, 3, 3)
-    if any(w.shape != square or w.dtype != dtype or not _is_channels_last(w) for w in weights):
+    if any(w.shape != square or w.dtype != dtype or not is_channels_last(w) for w in weights):
         return False
     return _supported(SHAPES[channels, size], device)
 
@@ -117,7 +115,7 @@ class Stage(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, entry: Tensor | None, blocks: int, recording: bool, *tensors: Tensor) -> Tensor:
         given = x, entry
-        x, entry = _dense(x), None if entry is None else _dense(entry)
+        x, entry = dense(x), None if entry is None else dense(entry)
         shape = SHAPES[x.shape[1], x.shape[2]]
         kernels = _kernels(shape, x.device)
         weights, biases = tensors[:-blocks], tensors[-blocks:]
@@ -141,7 +139,7 @@ class Stage(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: somebody wants the Hessian
             return _plain_backward(x, entry, tensors, blocks, grad)
         kernels = _kernels(shape, output.device)
-        grad = _dense(grad.to(output.dtype))
+        grad = dense(grad.to(output.dtype))
         batch, channels = output.shape[:2]
         convolutions, device = len(saved), output.device
         grads, grad_input = torch.empty_like(saved), torch.empty_like(output)
@@ -159,10 +157,6 @@ class Stage(torch.autograd.Function):
             kernels["sum"]((-(-quads // 256),), 256, partial, weights, parts, quads)
         views = weights.permute(0, 1, 4, 2, 3).unbind()
         return grad_input, grad_entry, None, None, *views, *grad_bias.sum(0).unbind()
-
-
-def _dense(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _plain_backward(
@@ -199,30 +193,54 @@ def defines(shape: Shape) -> dict[str, int]:
 
 @cache
 def _kernels(shape: Shape, device: torch.device) -> dict[str, nvrtc.Kernel]:
-    source = "".join(Path(__file__).with_name(name).read_text() for name in ("hopper.cuh", "stage.cu"))
-    with torch.cuda.device(device):
-        module = nvrtc.Module(source, defines(shape), device)
-        kernels = {name: module.kernel(f"stage_{name}") for name in ("forward", "backward", "weights", "sum", "pack")}
-        kernels["forward"].allow_shared(shape.shared_bytes)
-        kernels["backward"].allow_shared(shape.shared_bytes)
-        kernels["weights"].allow_shared(shape.weight_shared_bytes)
-    return kernels
+    return load("stage", defines(shape), (shape.shared_bytes, shape.weight_shared_bytes), device)
 
 
 @cache
 def _supported(shape: Shape, device: torch.device) -> bool:
+    return loads(lambda: _kernels(shape, device), device)
+
+
+# What `transition` needs, too.
+
+
+def possible(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether kernels for bf16 on a GPU may be called here at all."""
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return dtype == torch.bfloat16 and device.type == "cuda" and not transformed
+
+
+def load(name: str, defines: dict[str, int], shared: tuple[int, int], device: torch.device) -> dict[str, nvrtc.Kernel]:
+    """The kernels of a source file, every such file has these; with so much shared memory, and for the weights."""
+    source = "".join(Path(__file__).with_name(file).read_text() for file in ("hopper.cuh", "image.cuh", f"{name}.cu"))
+    with torch.cuda.device(device):
+        module = nvrtc.Module(source, defines, device)
+        kernels = {kernel: module.kernel(f"{name}_{kernel}") for kernel in ("forward", "backward", "weights", "pack")}
+        kernels["forward"].allow_shared(shared[0])
+        kernels["backward"].allow_shared(shared[0])
+        kernels["weights"].allow_shared(shared[1])
+        return {**kernels, "sum": module.kernel("sum_parts")}
+
+
+def loads(kernels: Callable[[], object], device: torch.device) -> bool:
     """Whether this GPU is a Hopper and the kernels compile and load on it; if not, PyTorch's own operations serve."""
     if torch.cuda.get_device_capability(device) != (9, 0):
         return False
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("ResNet++: run one forward pass before capturing a CUDA graph")
     try:
-        _kernels(shape, device)
+        kernels()
     except (OSError, RuntimeError) as error:
-        warnings.warn(f"ResNet++ runs without its own kernels, at less than half the speed: {error}", stacklevel=2)
+        warnings.warn(f"ResNet++ runs without its own kernels, at less than half the speed: {error}", stacklevel=3)
         return False
     return True
 
 
-def _is_channels_last(weight: Tensor) -> bool:
+def dense(x: Tensor) -> Tensor:
+    """x in NHWC order."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def is_channels_last(weight: Tensor) -> bool:
+    """Whether a weight lies in memory as [out][row][column][in]."""
     return weight.is_contiguous(memory_format=torch.channels_last)
