@@ -1,4 +1,4 @@
-"""How long ResNet++'s own kernels take, stage by stage, beside PyTorch's operations on the same tensors.
+"""How long ResNet++'s own kernels take, in stages and between them, beside PyTorch's operations on the same tensors.
 
     python benchmarks/stage.py [--batch 128] [--rounds 30] [--out results/stage]
 
@@ -19,22 +19,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atmc.nn import stage
+from atmc.nn import stage, transition
 
 BLOCKS = {32: 9, 64: 8, 128: 8}  # identity blocks; stages 2 and 3 are entered in the middle of one more
 Work = Callable[[], Any]
+Function = Callable[..., Any]
 
 
-def problem(shape: stage.Shape, batch: int) -> tuple[Tensor, Tensor | None, list[Tensor], list[Tensor]]:
-    """A stream, what enters, weights side by side as a network has them, biases."""
-    c, size, blocks = shape.channels, shape.size, BLOCKS[shape.channels]
-    images = torch.randn(2, batch, c, size, size, device="cuda", dtype=torch.bfloat16)
-    x, entry = (image.contiguous(memory_format=torch.channels_last).requires_grad_() for image in images)
+def images(channels: int, size: int, batch: int) -> Tensor:
+    x = torch.randn(batch, channels, size, size, device="cuda", dtype=torch.bfloat16)
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def stage_problem(shape: stage.Shape, batch: int) -> tuple[Function, Function, list[Tensor]]:
+    """The kernels, plain PyTorch, and what both take: a stream, what enters, weights side by side, biases."""
+    c, blocks = shape.channels, BLOCKS[shape.channels]
     entered = c > 32
     flat = torch.randn(2 * blocks + entered, c, 3, 3, c, device="cuda") / (9 * c) ** 0.5
-    weights = [w.detach().requires_grad_() for w in flat.bfloat16().permute(0, 1, 4, 2, 3).unbind()]
-    biases = [(0.1 * torch.randn(c, device="cuda")).requires_grad_() for _ in range(blocks)]
-    return x, entry if entered else None, weights, biases
+    weights = flat.bfloat16().permute(0, 1, 4, 2, 3).unbind()
+    biases = [0.1 * torch.randn(c, device="cuda") for _ in range(blocks)]
+
+    def over(function: Function) -> Function:
+        def called(x: Tensor, *rest: Tensor) -> Any:
+            return function(x, rest[entered:-blocks], rest[-blocks:], rest[0] if entered else None)
+
+        return called
+
+    streams = [images(c, shape.size, batch) for _ in range(1 + entered)]
+    return over(stage.run), over(stage.plain), [*streams, *weights, *biases]
+
+
+def transition_problem(shape: transition.Shape, batch: int) -> tuple[Function, Function, list[Tensor]]:
+    c, half = shape.channels, shape.channels // 2
+    a = images(half, 2 * shape.size, batch)
+    weight = (torch.randn(c, 3, 3, half, device="cuda") / (9 * half) ** 0.5).bfloat16().permute(0, 3, 1, 2)
+    project = (torch.randn(c, half, 1, 1, device="cuda") / half**0.5).bfloat16()
+    bias, project_bias = (0.1 * torch.randn(c, device="cuda") for _ in range(2))
+    return transition.run, transition.plain, [a, weight, bias, project, project_bias]
 
 
 def captured(work: Work) -> Work:
@@ -66,40 +87,36 @@ def in_turns(works: dict[str, Work], rounds: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def measure(shape: stage.Shape, batch: int, rounds: int) -> dict[str, Any]:
-    x, entry, weights, biases = problem(shape, batch)
-    inputs = [x, *([] if entry is None else [entry]), *weights, *biases]
-    seed = torch.randn_like(x)
-    compiled = torch.compile(stage.plain, dynamic=False, fullgraph=True)
+def measure(own: Function, plain: Function, inputs: list[Tensor], rounds: int) -> dict[str, Any]:
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    compiled = torch.compile(plain, dynamic=False, fullgraph=True)
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    y = plain(*exact)
+    seeds = [torch.randn_like(each, dtype=torch.bfloat16) for each in (y if isinstance(y, tuple) else (y,))]
+    truth = torch.autograd.grad(y, exact, [seed.double() for seed in seeds])
 
-    def forward(function: Any) -> Work:
+    def forward(function: Function) -> Work:
         def work() -> None:
             with torch.no_grad():
-                function(x, weights, biases, entry)
+                function(*inputs)
 
         return work
 
-    def both(function: Any) -> Work:
-        return lambda: torch.autograd.grad(function(x, weights, biases, entry), inputs, seed)
+    def both(function: Function) -> Work:
+        return lambda: torch.autograd.grad(function(*inputs), inputs, seeds)
 
-    exact = [t.detach().double().requires_grad_() for t in inputs]
-    parts = exact[: len(inputs) - len(weights) - len(biases)]
-    double = [exact[-len(weights) - len(biases) : -len(biases)], exact[-len(biases) :]]
-    y = stage.plain(parts[0], *double, parts[1] if len(parts) > 1 else None)
-    truth = torch.autograd.grad(y, exact, seed.double())
     errors = {}
-    for name, function in (("own", stage.run), ("pytorch", compiled)):
-        found = torch.autograd.grad(function(x, weights, biases, entry), inputs, seed)
-        off = [float((f.double() - t).norm() / t.norm()) for f, t in zip(found, truth, strict=True)]
+    for name, function in (("own", own), ("pytorch", compiled)):
+        off = [float((f.double() - t).norm() / t.norm()) for f, t in zip(both(function)(), truth, strict=True)]
         errors[name] = statistics.mean(off)
     works = {
-        "own, forward": captured(forward(stage.run)),
+        "own, forward": captured(forward(own)),
         "pytorch, forward": captured(forward(compiled)),
-        "own, forward and backward": captured(both(stage.run)),
+        "own, forward and backward": captured(both(own)),
         "pytorch, forward and backward": captured(both(compiled)),
     }
     return {
-        "convolutions": len(weights),
+        "convolutions": sum(t.ndim == 4 and t.shape[-1] < 4 for t in inputs),
         "microseconds": in_turns(works, rounds),
         "mean relative error of the gradients": errors,
     }
@@ -120,9 +137,12 @@ def main() -> None:
         "batch": options.batch,
         "stages": {},
     }
-    for shape in stage.SHAPES.values():
-        name = f"{shape.channels} channels, {shape.size} px"
-        found["stages"][name] = row = measure(shape, options.batch, options.rounds)
+    problems = {
+        **{f"{s.channels} channels, {s.size} px": stage_problem(s, options.batch) for s in stage.SHAPES.values()},
+        **{f"to {s.channels}, {s.size} px": transition_problem(s, options.batch) for s in transition.SHAPES.values()},
+    }
+    for name, problem in problems.items():
+        found["stages"][name] = row = measure(*problem, options.rounds)
         print(f"{name}, {row['convolutions']} convolutions")
         for what, time in row["microseconds"].items():
             print(f"  {what:32} {time:8.1f} us")
