@@ -57,6 +57,7 @@ class Step:
         self.scale = float(feed.num_data) if sampling else 1.0
         self.prior_share = self.scale / feed.num_data
         self.device = self.params[0].device
+        self._gain = torch.tensor(self.scale, device=self.device)  # where backpropagation begins
         self._flat = self._exchange_buffer() if world.data_size > 1 else None
 
     def __call__(self) -> None:
@@ -84,7 +85,7 @@ class Step:
         for p in self.params:
             p.grad = None
         nll = self._loss(x, y)
-        torch.autograd.backward(nll * self.scale if self.scale != 1.0 else nll)
+        torch.autograd.backward(nll, self._gain.to(nll.dtype))
         nll = nll.detach()
         if self._flat is not None:
             nll = self._exchange(nll)

@@ -36,7 +36,7 @@ def effective_weight(direction: Tensor, scale: Tensor | None, dtype: torch.dtype
         length = torch.linalg.vector_norm(direction, dim=tuple(range(1, direction.ndim)))
         weight = direction * (scale / length).view(-1, *([1] * (direction.ndim - 1)))
     dtype = dtype or weight.dtype
-    if weight.is_cuda and weight.ndim == 4:
+    if weight.is_cuda and weight.ndim == 4 and not torch._C._are_functorch_transforms_active():  # vmap has no layouts
         return weight.to(dtype, memory_format=torch.channels_last)
     return weight.to(dtype)
 

@@ -1,11 +1,13 @@
 """The fused CUDA kernel: every prior of a model in one launch. Imported only where Triton is (see `launch.py`).
 
-One program handles one row of a row-wise prior, or one block of numbers of an element-wise one, as a table says:
+One program handles one row of a row-wise prior, or one block of numbers of an element-wise one:
 
-    table[pid] = (address of x, address or offset of the gradient, count, kind, 4 float32 numbers packed in 2 words)
+    programs[pid] = (tensor, which of its rows or blocks)
+    table[tensor] = (address of x, address or offset of the gradient, size of x, size of a row or block, kind,
+                     4 float32 numbers packed in 2 words, −)
 
-The numbers are (loc, a, b, −) and the formulas those of `element.py` and `rows.py`. Row programs read their row twice,
-the second time from cache.
+A tensor of size 0 is one that is left to others: its programs do nothing. The numbers are (loc, a, b, −) and the
+formulas those of `element.py` and `rows.py`. Row programs read their row twice, the second time from cache.
 """
 
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
@@ -17,8 +19,8 @@ import triton.language as tl
 
 #: Numbers of an element-wise tensor in one program; also the step of a row program's loops.
 BLOCK = 512
-#: Words (int64) per program in the table.
-WORDS = 6
+#: Words (int64) per tensor in the table.
+WORDS = 8
 
 
 @triton.jit
@@ -36,8 +38,9 @@ def _emit(g_ptr, mask, value, ADD: tl.constexpr):
 
 @triton.jit
 def prior_kernel(
-    table,  # int64 [programs, WORDS]
-    numbers,  # the same memory as float32 [programs, 2·WORDS]
+    programs,  # int32 [programs, 2]
+    table,  # int64 [tensors, WORDS]
+    numbers,  # the same memory as float32 [tensors, 2·WORDS]
     energies,  # float32 [programs]: −log p of this program's part, without the constant
     flat,  # float32: where fresh gradients go (GRAD = 2)
     factor,  # float32 0-dim: multiplies the gradient (SCALED)
@@ -49,17 +52,23 @@ def prior_kernel(
     BLOCK: tl.constexpr,
 ):
     pid = tl.program_id(0)
-    x_ptr = tl.load(table + pid * WORDS).to(tl.pointer_type(tl.float32))
-    where = tl.load(table + pid * WORDS + 1)
-    count = tl.load(table + pid * WORDS + 2).to(tl.int32)
-    kind = tl.load(table + pid * WORDS + 3).to(tl.int32)
-    loc = tl.load(numbers + pid * (2 * WORDS) + 8)
-    a = tl.load(numbers + pid * (2 * WORDS) + 9)
-    b = tl.load(numbers + pid * (2 * WORDS) + 10)
+    tensor = tl.load(programs + 2 * pid)
+    part_of_it = tl.load(programs + 2 * pid + 1)
+    row = table + tensor * WORDS
+    size = tl.load(row + 2)
+    width = tl.load(row + 3)
+    kind = tl.load(row + 4).to(tl.int32)
+    first = part_of_it * width
+    count = tl.minimum(width, size - first).to(tl.int32)
+    x_ptr = tl.load(row).to(tl.pointer_type(tl.float32)) + first
+    where = tl.load(row + 1)
+    loc = tl.load(numbers + tensor * (2 * WORDS) + 10)
+    a = tl.load(numbers + tensor * (2 * WORDS) + 11)
+    b = tl.load(numbers + tensor * (2 * WORDS) + 12)
     if GRAD == 2:
-        g_ptr = flat + where
+        g_ptr = flat + where + first
     else:
-        g_ptr = where.to(tl.pointer_type(tl.float32))
+        g_ptr = where.to(tl.pointer_type(tl.float32)) + first
     gain = alpha
     if SCALED:
         gain = gain * tl.load(factor)
@@ -79,7 +88,7 @@ def prior_kernel(
             is_direction, 2.0 * a * (s - 1.0), tl.where(norm > 0.0, a / tl.where(norm > 0.0, norm, 1.0), 0.0)
         )
         if ENERGY:
-            tl.store(energies + pid, energy)
+            tl.store(energies + pid, tl.where(count > 0, energy, 0.0))
         if GRAD > 0:
             for start in range(0, count, BLOCK):
                 mask = start + lanes < count
@@ -109,8 +118,8 @@ def prior_kernel(
             _emit(g_ptr + lanes, mask, gain * grad, GRAD == 1)
 
 
-def run(programs: int, *tensors: Any, alpha: float, energy: bool, grad: int, scaled: bool) -> None:
-    """Launch over the table's programs."""
-    prior_kernel[(programs,)](
-        *tensors, alpha, ENERGY=energy, GRAD=grad, SCALED=scaled, WORDS=WORDS, BLOCK=BLOCK, num_warps=4
+def run(programs: Any, *tensors: Any, alpha: float, energy: bool, grad: int, scaled: bool) -> None:
+    """Launch over all programs."""
+    prior_kernel[(programs.shape[0],)](
+        programs, *tensors, alpha, ENERGY=energy, GRAD=grad, SCALED=scaled, WORDS=WORDS, BLOCK=BLOCK, num_warps=4
     )

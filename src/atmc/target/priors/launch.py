@@ -1,16 +1,19 @@
 """Tables and launches for the fused kernel: one launch for all priors of a model, fit for a captured CUDA graph.
 
-A table lists the programs of the kernel with raw addresses. It is built on the host, staged in pinned memory, copied
+A table lists the tensors with raw addresses; which program of the kernel takes which part of which tensor is a second
+table that follows from the shapes and never changes. The first is built on the host, staged in pinned memory, copied
 without waiting, and kept while addresses and layouts stay the same, so a steady loop uploads nothing. Fresh gradients
 (for autograd) go to one flat buffer addressed by offset: their table depends on the parameters alone.
 
 During graph capture a table that is not yet known is uploaded by a copy that becomes part of the graph, from staging
-memory that was pinned beforehand and is then kept for good; such a table belongs to that graph only.
+memory that was pinned beforehand and is then kept for good; such a table belongs to that graph only. Every replay makes
+that copy again, which is why the large table is not the one with the addresses.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -47,7 +50,7 @@ def _interpreted() -> bool:
 
 @dataclass
 class _Table:
-    """An uploaded table: its programs, and which parameters it leaves to the plain path."""
+    """An uploaded table, and which parameters it leaves to the plain path."""
 
     words: Tensor
     staging: Tensor
@@ -55,16 +58,14 @@ class _Table:
     offsets: list[int]
     total: int
 
-    @property
-    def programs(self) -> int:
-        return self.words.shape[0]
-
 
 class FusedPriors:
     """Runs the kernel over a fixed list of (prior, shape)."""
 
     def __init__(self, entries: Sequence[tuple[Prior, tuple[int, ...]]]) -> None:
         self._specs: list[KernelSpec | None] = [prior.kernel(shape) for prior, shape in entries]
+        self._shapes = [shape for _, shape in entries]
+        self._programs: dict[torch.device, Tensor] = {}
         self._tables: dict[tuple[object, ...], _Table] = {}
         self._captured: list[_Table] = []
         self._spare: Tensor | None = None
@@ -113,13 +114,14 @@ class FusedPriors:
     ) -> Tensor | None:
         kernel = _kernel()
         assert kernel is not None
-        if table.programs == 0:
+        if len(table.rest) == len(self._specs):
             return None
+        programs = self._programs_on(like.device)
         numbers = table.words.view(torch.float32)
-        energies = torch.empty(table.programs, dtype=torch.float32, device=like.device) if energy else numbers
+        energies = torch.empty(len(programs), dtype=torch.float32, device=like.device) if energy else numbers
         with torch.cuda.device(like.device) if like.is_cuda else nullcontext():
             kernel.run(
-                table.programs,
+                programs,
                 table.words,
                 numbers,
                 energies,
@@ -170,11 +172,29 @@ class FusedPriors:
         device_words.copy_(staging, non_blocking=True)
         return _Table(device_words, staging, rest, offsets, total)
 
+    def _programs_on(self, device: torch.device) -> Tensor:
+        """Which program takes which row or block of which tensor: int32 [programs, 2], made once for a device."""
+        programs = self._programs.get(device)
+        if programs is None:
+            parts = [(i, self._split(i)[0]) for i, spec in enumerate(self._specs) if spec is not None]
+            table = np.concatenate([np.stack([np.full(n, i), np.arange(n)], 1) for i, n in parts])
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("priors: use them once before capturing a CUDA graph")
+            programs = self._programs[device] = torch.from_numpy(table.astype(np.int32)).to(device)
+        return programs
+
+    def _split(self, i: int) -> tuple[int, int]:
+        """Into how many programs tensor i goes, and how many numbers each takes."""
+        kernel, spec, shape = _kernel(), self._specs[i], self._shapes[i]
+        assert kernel is not None
+        assert spec is not None
+        return rows_and_width(shape) if spec.rows else (-(-math.prod(shape) // kernel.BLOCK), kernel.BLOCK)
+
     def _plan(self, xs: Sequence[Tensor], outs: Sequence[Tensor] | None) -> tuple[Tensor, list[int], list[int], int]:
         """The table on the host, the parameters it leaves over, and where fresh gradients lie in the flat buffer."""
         kernel = _kernel()
         assert kernel is not None
-        blocks: list[np.ndarray] = []
+        table = np.zeros((len(xs), kernel.WORDS), dtype=np.int64)
         rest: list[int] = []
         offsets: list[int] = []
         total = 0
@@ -184,17 +204,10 @@ class FusedPriors:
             if spec is None or not _fits(spec, x, out):
                 rest.append(i)
                 continue
-            count, width = rows_and_width(x.shape) if spec.rows else (-(-x.numel() // kernel.BLOCK), kernel.BLOCK)
-            first = np.arange(count, dtype=np.int64) * width
-            block = np.zeros((count, kernel.WORDS), dtype=np.int64)
-            block[:, 0] = x.data_ptr() + 4 * first
-            block[:, 1] = total + first if out is None else out.data_ptr() + 4 * first
-            block[:, 2] = np.minimum(width, x.numel() - first)
-            block[:, 3] = spec.kind
-            block[:, 4:6] = np.array(spec.hyper, dtype=np.float32).view(np.int64)
-            blocks.append(block)
+            where = total if out is None else out.data_ptr()
+            table[i, :5] = x.data_ptr(), where, x.numel(), self._split(i)[1], spec.kind
+            table[i, 5:7] = np.array(spec.hyper, dtype=np.float32).view(np.int64)
             total += -(-x.numel() // _ALIGN) * _ALIGN
-        table = np.concatenate(blocks) if blocks else np.zeros((0, kernel.WORDS), dtype=np.int64)
         return torch.from_numpy(table), rest, offsets, total
 
 
