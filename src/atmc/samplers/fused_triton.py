@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atmc.graph_table import GraphTable
+
 from .fused_native import KINDS
 from .kinetic import inverse_momentum_scale
 from .layout import Shard, memory_order
@@ -71,13 +73,10 @@ class Plan:
         self.ticket = torch.zeros(2, dtype=torch.int32, device=device)  # blocks done; whether anything was measured
         self.bad = alarm
         self.uploaded = b""  # what is in the table of steps outside graphs
-        # A graph has a table of its own for good. Made ahead: pinned memory cannot be allocated while one is captured.
+        # A graph has a table of its own for good.
         self.own = self.table
-        self.spare = [
-            (torch.empty(self.own.shape, dtype=torch.int64, device="cpu").pin_memory(), torch.empty_like(self.own))
-            for _ in range(8)
-        ]
-        self.kept: dict[bytes, tuple[Tensor, Tensor]] = {}
+        self.spare = [GraphTable(self.own.shape, device) for _ in range(8)]
+        self.kept: dict[bytes, Tensor] = {}
         self.mass: Tensor | None = None
         self.aligned = False  # whether blocks may load whole vectors
 
@@ -89,18 +88,17 @@ class Plan:
     def upload(self, values: np.ndarray[Any, Any]) -> None:
         """Bring a new table to the device, if it is not there already, without waiting for it; `table` is then it.
 
-        A captured graph has a table of its own and fills it at every replay. Were there only one, a replay would put
-        its addresses in the place of those that a step outside believes to be there, and the other way round.
+        A captured graph has a table of its own, filled once and for all when it is captured.
         """
         raw = values.tobytes()
         if torch.cuda.is_current_stream_capturing():
             if raw not in self.kept:
                 if not self.spare:
                     raise RuntimeError("this sampler's step was captured in too many CUDA graphs: make a new sampler")
-                self.kept[raw] = self.spare.pop()
-                self.kept[raw][0].copy_(torch.from_numpy(values))
-            source, self.table = self.kept[raw]
-            self.table.copy_(source, non_blocking=True)
+                slot = self.spare.pop()
+                slot.fill(torch.from_numpy(values))
+                self.kept[raw] = slot.words
+            self.table = self.kept[raw]
             return
         self.table = self.own
         if self.uploaded != raw:

@@ -5,9 +5,7 @@ table that follows from the shapes and never changes. The first is built on the 
 without waiting, and kept while addresses and layouts stay the same, so a steady loop uploads nothing. Fresh gradients
 (for autograd) go to one flat buffer addressed by offset: their table depends on the parameters alone.
 
-During graph capture a table that is not yet known is uploaded by a copy that becomes part of the graph, from staging
-memory that was pinned beforehand and is then kept for good; such a table belongs to that graph only. Every replay makes
-that copy again, which is why the large table is not the one with the addresses.
+A captured graph gets a table of its own, filled aside while it is captured (`graph_table.py`) and kept for good.
 """
 
 from __future__ import annotations
@@ -20,10 +18,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from atmc.graph_table import GraphTable
 
 from .base import KernelSpec, Prior, has_dense_rows, is_dense, rows_and_width
 
@@ -31,6 +32,8 @@ from .base import KernelSpec, Prior, has_dense_rows, is_dense, rows_and_width
 _ALIGN = 64
 #: Tables kept for eager use: the parameters' own, and those of a few sets of gradient buffers.
 _KEEP = 4
+#: Tables kept ready for graphs to come. A step with fresh gradients and added ones needs two.
+_SPARE = 8
 
 
 @lru_cache(maxsize=1)
@@ -53,7 +56,6 @@ class _Table:
     """An uploaded table, and which parameters it leaves to the plain path."""
 
     words: Tensor
-    staging: Tensor
     rest: list[int]
     offsets: list[int]
     total: int
@@ -68,7 +70,11 @@ class FusedPriors:
         self._programs: dict[torch.device, Tensor] = {}
         self._tables: dict[tuple[object, ...], _Table] = {}
         self._captured: list[_Table] = []
-        self._spare: Tensor | None = None
+        self._spare: dict[torch.device, list[GraphTable]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Addresses on a device are of no use to a copy."""
+        return {**vars(self), "_programs": {}, "_tables": {}, "_captured": [], "_spare": {}}
 
     def takes(self, xs: Sequence[Tensor]) -> bool:
         """Whether the fused path can run on these parameters at all."""
@@ -145,32 +151,23 @@ class FusedPriors:
                 self._captured.append(table)  # the graph holds its address: it must outlive the cache
             return table
         words, rest, offsets, total = self._plan(xs, outs)
-        table = self._upload(words, xs[0], rest, offsets, total, capturing)
         if capturing:
-            self._captured.append(table)  # its contents exist only while that graph runs
+            spare = self._spare.get(xs[0].device)
+            if not spare:
+                raise RuntimeError("priors: use them once outside before capturing (another) CUDA graph")
+            room = spare.pop()
+            room.fill(words)
+            table = _Table(room.words, rest, offsets, total)
+            self._captured.append(table)
             return table
+        if xs[0].is_cuda:
+            words = words.pin_memory().to(xs[0].device, non_blocking=True)
+            spare = self._spare.setdefault(xs[0].device, [])
+            spare += [GraphTable(words.shape, xs[0].device) for _ in range(_SPARE - len(spare))]
         while len(self._tables) >= _KEEP:
             self._tables.pop(next(iter(self._tables)))
-        self._tables[key] = table
+        table = self._tables[key] = _Table(words, rest, offsets, total)
         return table
-
-    def _upload(
-        self, words: Tensor, like: Tensor, rest: list[int], offsets: list[int], total: int, capturing: bool
-    ) -> _Table:
-        if not like.is_cuda:
-            return _Table(words, words, rest, offsets, total)
-        spare = self._spare if self._spare is not None and self._spare.shape == words.shape else None
-        if capturing and spare is not None:
-            staging, self._spare = spare, None
-        else:
-            staging = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
-            if spare is None and not capturing:
-                # Kept aside for a later capture, in which memory should not be pinned anew.
-                self._spare = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
-        staging.copy_(words)
-        device_words = torch.empty(words.shape, dtype=words.dtype, device=like.device)
-        device_words.copy_(staging, non_blocking=True)
-        return _Table(device_words, staging, rest, offsets, total)
 
     def _programs_on(self, device: torch.device) -> Tensor:
         """Which program takes which row or block of which tensor: int32 [programs, 2], made once for a device."""
