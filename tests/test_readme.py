@@ -62,3 +62,20 @@ def test_step_ratios_are_the_measured_ones(device):
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_chain_speeds_are_the_measured_ones():
+    found = {name: cells[0] for name, cells in rows("| one H200").items()}
+    record = json.loads((ROOT / "results/train/cuda-56x32-b128.json").read_text())
+    speed = record["speed"]
+    networks = json.loads((ROOT / "results/networks/cuda.json").read_text())["rows"]
+    assert found == {
+        "ATMC, one chain": f"{speed['atmc']:,.0f}",
+        "SGD with momentum, the same network": f"{speed['sgd']:,.0f}",
+        "ATMC, four chains together": f"{speed['together']['4']:,.0f}",
+        "SGD, ResNet-56×32 with BatchNorm (network and optimizer alone)": (
+            f"{networks[0]['images_per_second']['resnet']:,.0f}"
+        ),
+    }
+    assert f"takes {speed['ratio']:.3f} of SGD's time" in README
+    assert record["run"]["minutes_for_1000_epochs"] < 10.5
