@@ -1,6 +1,7 @@
 """What is kept of compiled kernels: whole files, found again; no place for them is no disaster. Needs no GPU."""
 
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -84,3 +85,16 @@ def test_no_home(compiled, tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert nvrtc._cached("source", []) == CODE
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ahead_compiles_side_by_side_and_each_once(compiled, tmp_path, monkeypatch):
+    """Every compilation waits until all have begun: in turns they would never end."""
+    together = threading.Barrier(3, timeout=10)
+    monkeypatch.setattr(nvrtc, "_compile", lambda *args: (together.wait(), compiled.append(args), CODE)[2])
+    monkeypatch.setattr(nvrtc.torch.cuda, "get_device_capability", lambda _: (9, 0))
+    device = nvrtc.torch.device("cuda", 0)
+    nvrtc.ahead([("source", {"C": n}) for n in range(3)], device)
+    options = [nvrtc._options({"C": n}, device) for n in range(3)]
+    assert [nvrtc._begun.pop(("source", *each)).result() for each in options] == [CODE] * 3
+    assert len(compiled) == 3
+    assert not nvrtc._begun

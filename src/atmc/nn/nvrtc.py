@@ -1,8 +1,9 @@
 """CUDA C++ compiled when it is first needed, by the compiler library that comes with PyTorch, and kept on disk.
 
 No toolkit and no build step: `libnvrtc` turns the source into machine code for this very GPU in a second or two, the
-driver loads it, and the code is cached by the hash of all that went into it. Launches go to the current stream and can
-be captured in a CUDA graph. `ATMC_CACHE` names another folder than the user's cache for what is kept.
+driver loads it, and the code is cached by the hash of all that went into it. Several sources are best begun together
+(`ahead`): each takes a core for some seconds. Launches go to the current stream and can be captured in a CUDA graph.
+`ATMC_CACHE` names another folder than the user's cache for what is kept.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import ctypes
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,10 +54,9 @@ class Module:
     """Compiled source on one device."""
 
     def __init__(self, source: str, defines: dict[str, int], device: torch.device) -> None:
-        major, minor = torch.cuda.get_device_capability(device)
-        target = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
-        options = [f"--gpu-architecture={target}", "--std=c++17", *(f"-D{k}={v}" for k, v in defines.items())]
-        image = _cached(source, options)
+        options = _options(defines, device)
+        begun = _begun.pop((source, *options), None)
+        image = _cached(source, options) if begun is None else begun.result()
         self._handle = ctypes.c_void_p()
         with torch.cuda.device(device):
             torch.cuda.current_stream().synchronize()  # makes sure that PyTorch's context is the current one
@@ -64,6 +66,24 @@ class Module:
         function = ctypes.c_void_p()
         _check(_driver().cuModuleGetFunction(ctypes.byref(function), self._handle, name.encode()), name)
         return Kernel(function, name)
+
+
+_begun: dict[tuple[str, ...], Future[bytes]] = {}
+
+
+def ahead(sources: Iterable[tuple[str, dict[str, int]]], device: torch.device) -> None:
+    """Begin to compile sources with their defines, all at once and in the background. `Module` waits for its own."""
+    work = [(source, _options(defines, device)) for source, defines in sources]
+    pool = ThreadPoolExecutor(len(work), "compile")
+    for source, options in work:
+        _begun[source, *options] = pool.submit(_cached, source, options)
+    pool.shutdown(wait=False)
+
+
+def _options(defines: dict[str, int], device: torch.device) -> list[str]:
+    major, minor = torch.cuda.get_device_capability(device)
+    target = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    return [f"--gpu-architecture={target}", "--std=c++17", *(f"-D{k}={v}" for k, v in defines.items())]
 
 
 @cache

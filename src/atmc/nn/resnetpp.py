@@ -24,12 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from atmc.nn import stage, transition
+from atmc.nn import nvrtc, stage, transition
 from atmc.nn.effective import effective_weights
 from atmc.nn.frn import FilterResponseNorm2d
 from atmc.nn.layout import BlockShape, layout
@@ -184,6 +185,7 @@ class ResNetPP(nn.Module):
     def compile_blocks(self, **options: Any) -> None:
         """Compile one block per shape and reuse it for all its like; `options` go to `torch.compile`."""
         raise_recompile_limit()
+        self._begin_compiling(self.head.direction.device)
         options = {"dynamic": False, "fullgraph": True, **options}
         self._stem = torch.compile(stem_forward, **options)
         self._block = torch.compile(block_forward, **options)
@@ -236,8 +238,10 @@ class ResNetPP(nn.Module):
 
         The first may be one that changes resolution by a projection, if another follows.
         """
-        if not (self.fuse and self.order == "pre" and self.bias == "inner" and self.small_input):
+        if not self._has_stages():
             return {}
+        if stage.possible(x.dtype, x.device):
+            self._begin_compiling(x.device)
         size = x.shape[-1]
         found: dict[int, int] = {}
         first: int | None = None
@@ -260,8 +264,21 @@ class ResNetPP(nn.Module):
             return {}  # the kernels are for square images, and at least one
         return found
 
+    def _has_stages(self) -> bool:
+        return self.fuse and self.order == "pre" and self.bias == "inner" and self.small_input
+
+    def _begin_compiling(self, device: torch.device) -> None:
+        """Kernels of our own, where they may serve, in the background: the first pass needs them all."""
+        if self._has_stages() and (self.head.direction.shape[1], 8) in stage.SHAPES and stage.is_hopper(device):
+            _compile_ahead(device)
+
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
+
+
+@cache
+def _compile_ahead(device: torch.device) -> None:
+    nvrtc.ahead([*stage.sources(), *transition.sources()], device)
 
 
 def resnetpp(depth: int, width: int | None = None, classes: int = 10, in_channels: int = 3, **options: Any) -> ResNetPP:

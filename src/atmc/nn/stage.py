@@ -191,6 +191,11 @@ def defines(shape: Shape) -> dict[str, int]:
     return {**names, "SLOTS": shape.slots, "TAPS": shape.taps}
 
 
+def sources() -> list[tuple[str, dict[str, int]]]:
+    """All that can be compiled here: source and what it is compiled with."""
+    return [(source("stage"), defines(shape)) for shape in SHAPES.values()]
+
+
 @cache
 def _kernels(shape: Shape, device: torch.device) -> dict[str, nvrtc.Kernel]:
     return load("stage", defines(shape), (shape.shared_bytes, shape.weight_shared_bytes), device)
@@ -210,11 +215,20 @@ def possible(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype == torch.bfloat16 and device.type == "cuda" and not transformed
 
 
+def is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+@cache
+def source(name: str) -> str:
+    """A source file with what it includes."""
+    return "".join(Path(__file__).with_name(file).read_text() for file in ("hopper.cuh", "image.cuh", f"{name}.cu"))
+
+
 def load(name: str, defines: dict[str, int], shared: tuple[int, int], device: torch.device) -> dict[str, nvrtc.Kernel]:
     """The kernels of a source file, every such file has these; with so much shared memory, and for the weights."""
-    source = "".join(Path(__file__).with_name(file).read_text() for file in ("hopper.cuh", "image.cuh", f"{name}.cu"))
     with torch.cuda.device(device):
-        module = nvrtc.Module(source, defines, device)
+        module = nvrtc.Module(source(name), defines, device)
         kernels = {kernel: module.kernel(f"{name}_{kernel}") for kernel in ("forward", "backward", "weights", "pack")}
         kernels["forward"].allow_shared(shared[0])
         kernels["backward"].allow_shared(shared[0])
@@ -224,7 +238,7 @@ def load(name: str, defines: dict[str, int], shared: tuple[int, int], device: to
 
 def loads(kernels: Callable[[], object], device: torch.device) -> bool:
     """Whether this GPU is a Hopper and the kernels compile and load on it; if not, PyTorch's own operations serve."""
-    if torch.cuda.get_device_capability(device) != (9, 0):
+    if not is_hopper(device):
         return False
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("ResNet++: run one forward pass before capturing a CUDA graph")

@@ -149,6 +149,11 @@ def defines(shape: Shape) -> dict[str, int]:
     return {"C": shape.channels, "H": shape.size, "WGS": shape.groups, "NB": shape.columns}
 
 
+def sources() -> list[tuple[str, dict[str, int]]]:
+    """All that can be compiled here: source and what it is compiled with."""
+    return [(stage.source("transition"), defines(shape)) for shape in SHAPES.values()]
+
+
 @cache
 def _kernels(shape: Shape, device: torch.device) -> dict[str, nvrtc.Kernel]:
     return stage.load("transition", defines(shape), (shape.shared_bytes, shape.weight_shared_bytes), device)
