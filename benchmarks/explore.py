@@ -1,0 +1,107 @@
+"""Compare settings of a recipe on held-out training images, one run after another in one process.
+
+    python benchmarks/explore.py cifar10/atmc-cold --set schedule.epochs=100 --out runs/explore --time-budget 500 \\
+        --try "sampler.temperature=0.1" --try "sampler.temperature=0.03 sampler.speed=0.003"
+
+Each `--try` is one run of the recipe with these settings on top of those of `--set`; without any, the recipe itself is
+run. Runs hold out 5,000 training images and are scored on them: the test set is not touched. One process compiles once,
+and runs that follow one another are faster than runs that share a GPU. `explored.json` in the folder is written after
+each run: settings, scores of every sample, training loss and readings by epoch, what went wrong. A line for each run is
+printed. Called again with the same folder it goes on with runs that the time budget cut short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from atmc.chain import load_recipe, run
+from atmc.errors import InputError, RunError
+
+HELD_OUT = ["data.validation=5000", 'run.evaluate=["validation"]', "run.checkpoint_minutes=30"]
+SPARE = 15.0  # seconds: no run is begun with less time than that
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What the metrics of a run say."""
+    found: dict[str, Any] = {"samples": [], "curve": [], "events": []}
+    speeds = []
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        kind = row["event"]
+        if kind == "log":
+            readings = {
+                key: row[key] for key in ("kinetic_temperature", "thermostat_q50", "thermostat_q99") if key in row
+            }
+            found["curve"].append({"epoch": round(row["epoch"], 1), "loss": row["loss"], **readings})
+            speeds += [row["images_per_second"]] if row.get("images_per_second") else []
+            found["seconds"] = row["seconds"]
+        elif kind == "sample":
+            scores = row["scores"]["validation"]
+            rest = {key: row[key] for key in ("configurational_temperature", "silent_share") if key in row}
+            found["samples"].append({"epoch": round(row["epoch"], 1), **scores, **rest})
+        elif kind not in ("start", "checkpoint", "end"):
+            found["events"].append(row)
+    found["images_per_second"] = statistics.median(speeds) if speeds else None
+    return found
+
+
+def line(name: str, result: dict[str, Any]) -> str:
+    """One run in one line: training loss, the last sample, the average."""
+    text = f"{name:48s} {result['status']:8s}"
+    if result["curve"]:
+        last = result["curve"][-1]
+        text += f" epoch {last['epoch']:6.1f}  loss {last['loss']:.3f}"
+    if result["samples"]:
+        last = result["samples"][-1]
+        for what in ("single", "predictive"):
+            text += f"  {what} {100 * last[what]['accuracy']:.2f} / {last[what]['nll']:.3f}"
+        text += f"  ({len(result['samples'])} samples)"
+    if result["events"]:
+        text += f"  {len(result['events'])} × {result['events'][-1]['event']}"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
+    parser.add_argument("--try", action="append", default=[], dest="tries", metavar="'KEY=VALUE …'", help="one run")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--time-budget", type=float, default=float("inf"), help="seconds for all runs together")
+    options = parser.parse_args()
+    began = time.monotonic()
+    results: dict[str, Any] = {}
+    try:
+        recipes = {
+            name or "as it is": load_recipe(options.recipe, [*HELD_OUT, *options.set, *name.split()])
+            for name in options.tries or [""]
+        }
+        for number, (name, recipe) in enumerate(recipes.items()):
+            left = options.time_budget - (time.monotonic() - began)
+            if left < SPARE:
+                break
+            folder = options.out / f"{number:02d}"
+            try:
+                status = run(recipe, folder, None if left == float("inf") else left, None).status
+            except RunError as error:  # a chain that diverged for good is a result as well
+                status = f"stopped: {error}"
+            results[name] = {"recipe": recipe.to_dict(), "status": status, **read(folder)}
+            (options.out / "explored.json").write_text(json.dumps(results, indent=1) + "\n")
+            print(line(name, results[name]), flush=True)
+    except InputError as error:
+        sys.exit(str(error))
+    best = min(
+        ((r["samples"][-1]["predictive"]["nll"], name) for name, r in results.items() if r["samples"]), default=None
+    )
+    if best is not None:
+        print(f"lowest NLL on held-out images: {best[1]}")
+
+
+if __name__ == "__main__":
+    main()
