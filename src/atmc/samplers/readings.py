@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -71,8 +73,11 @@ class Readings:
 
 
 def read(shards: list[Shard], adaptive: bool) -> Readings:
-    """Bring all readings to the host. `adaptive`: whether a high thermostat silences the added noise (ATMC)."""
-    tensors = [_read_tensor(shard, i, adaptive) for shard in shards for i in range(len(shard.params))]
+    """Bring all readings to the host. `adaptive`: whether a high thermostat silences the added noise (ATMC).
+
+    Ordered and summed where the chain is, and copied once: there are millions of thermostats in hundreds of tensors.
+    """
+    tensors = [reading for shard in shards for reading in _read_shard(shard, adaptive)]
 
     def mean(values: list[tuple[float, int]]) -> float:
         known = [(v, n) for v, n in values if not math.isnan(v)]
@@ -87,14 +92,18 @@ def read(shards: list[Shard], adaptive: bool) -> Readings:
     spread = sum((t.elements / total * t.temperature) ** 2 / d for t, d in seen) if total else 0.0
     low, high = _interval(temperature, temperature**2 / spread if spread else math.inf)
     thermostats = [
-        _thermostat(shard, i) for shard in shards if "thermostat" in shard.flat for i in range(len(shard.params))
+        _thermostat(shard, i).to(shards[0].device, torch.float64 if len(shards) > 1 else shards[0].dtype)
+        for shard in shards
+        if "thermostat" in shard.flat
+        for i in range(len(shard.params))
     ]
+    every = torch.cat(thermostats) if thermostats else torch.empty(0)
     return Readings(
         kinetic=kinetic,
         low=low,
         high=high,
         configurational=mean([(t.configurational, t.elements) for t in tensors]),
-        thermostat=_quantiles(torch.cat(thermostats)) if thermostats else NONE,
+        thermostat=_triple(_quantiles(every).tolist()) if every.numel() else NONE,
         silent=mean([(t.silent, t.elements) for t in tensors]),
         tensors=tuple(tensors),
     )
@@ -112,33 +121,50 @@ def _degrees(shard: Shard, index: int) -> float:
 
 
 def _thermostat(shard: Shard, index: int) -> Tensor:
-    """ξ of one parameter as a vector on the host (a single number if it is shared by all)."""
+    """ξ of one parameter as a vector, on its device (a single number if it is shared by all)."""
     flat = shard.flat["thermostat"]
     own = flat if flat.numel() == 1 else view_like(flat, shard.offsets[index], shard.params[index])
-    return own.detach().double().flatten().cpu()
+    return own.detach().flatten()
 
 
-def _read_tensor(shard: Shard, index: int, adaptive: bool) -> TensorReading:
-    p, group = shard.params[index], shard.groups[index]
-    n = p.numel()
-    temperature = float(group["temperature"])
-    kinetic, configurational = (float(v) / n if n else math.nan for v in shard.readings[index].cpu())
-    low, high = _interval(temperature, _degrees(shard, index) * n) if not math.isnan(kinetic) else (math.nan, math.nan)
-    quantiles, silent = NONE, math.nan
-    if "thermostat" in shard.flat and n:
+def _read_shard(shard: Shard, adaptive: bool) -> list[TensorReading]:
+    sums = shard.readings.tolist()
+    states = _states(shard, adaptive) if "thermostat" in shard.flat else [(math.nan,) * 4] * len(shard.params)
+    found = []
+    for index, (p, group) in enumerate(zip(shard.params, shard.groups, strict=True)):
+        n = p.numel()
+        temperature = float(group["temperature"])
+        kinetic, configurational = (v / n if n else math.nan for v in sums[index])
+        known = not math.isnan(kinetic)
+        low, high = _interval(temperature, _degrees(shard, index) * n) if known else (math.nan, math.nan)
+        *quantiles, silent = states[index]
+        numbers = temperature, kinetic, low, high, configurational
+        found.append(TensorReading(shard.names[index], n, *numbers, _triple(quantiles), silent))
+    return found
+
+
+def _states(shard: Shard, adaptive: bool) -> list[tuple[float, ...]]:
+    """For each parameter three quantiles of ξ, and the share of its elements that get no added noise."""
+    rows = []
+    for index, group in enumerate(shard.groups):
         xi = _thermostat(shard, index)
-        quantiles = _quantiles(xi)
-        silent = float((xi >= group["noise"]).double().mean()) if adaptive else 0.0
-    return TensorReading(shard.names[index], n, temperature, kinetic, low, high, configurational, quantiles, silent)
+        if shard.params[index].numel() == 0:
+            rows.append(shard.flat["thermostat"].new_full((4,), math.nan, dtype=torch.float64))
+            continue
+        silent = (xi >= group["noise"]).double().mean() if adaptive else torch.zeros_like(xi[0], dtype=torch.float64)
+        rows.append(torch.cat([_quantiles(xi).double(), silent.reshape(1)]))
+    return [tuple(row) for row in torch.stack(rows).tolist()]
 
 
-def _quantiles(x: Tensor) -> tuple[float, float, float]:
+def _quantiles(x: Tensor) -> Tensor:
     """Quantiles of a vector of any length (torch.quantile stops at 16 million elements)."""
-    if x.numel() == 0:
-        return NONE
+    last = x.numel() - 1
     ordered = x.sort().values
-    last = ordered.numel() - 1
-    low, middle, high = (float(ordered[round(q * last)]) for q in QUANTILES)
+    return torch.stack([ordered[round(q * last)] for q in QUANTILES])
+
+
+def _triple(values: Sequence[float]) -> tuple[float, float, float]:
+    low, middle, high = values
     return low, middle, high
 
 
@@ -155,6 +181,7 @@ def _interval(temperature: float, degrees: float, level: float = 0.999) -> tuple
     )
 
 
+@lru_cache(maxsize=1024)
 def chi_square_quantile(probability: float, degrees: float) -> float:
     """The quantile of χ² with any positive number of degrees of freedom.
 
