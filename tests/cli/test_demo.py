@@ -55,3 +55,14 @@ def test_the_recipes_of_the_demo_are_there():
     assert loaded["sgd"].sampler.name == "sgd"
     assert loaded["atmc"].data.name == loaded["sgd"].data.name == "digits"
     assert loaded["atmc"].model == loaded["sgd"].model, "the comparison is of one network"
+
+
+def test_an_interrupted_demo_names_the_seed_that_goes_on(monkeypatch):
+    from atmc.chain.runner import RunResult
+
+    stopped = RunResult.__new__(RunResult)
+    object.__setattr__(stopped, "status", "interrupted")
+    monkeypatch.setattr("atmc.chain.runner.run", lambda *a, **k: stopped)
+    result = atmc("demo", "--seed", "5")
+    assert result.code == 130
+    assert "Next: atmc demo --out atmc-demo --seed 5" in result.out

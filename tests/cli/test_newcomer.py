@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -88,3 +89,14 @@ def test_a_run_that_was_stopped_is_reported_as_such(tmp_path):
         assert "has not finished" in Path("r/report.html").read_text()
     else:
         assert "has no samples yet; go on with atmc sample r" in result.err
+
+
+def test_pictures_without_classes_are_explained(tmp_path):
+    pictures_of(tmp_path / "pics")
+    line = fails("sample", "folder:pics/even", match="has pictures but no sub-folders")
+    assert "pics/even/cats/1.jpg" in line
+    shutil.rmtree(tmp_path / "pics" / "framed")
+    fails("sample", "folder:pics", match="of one class only")
+    (tmp_path / "my pics").mkdir()
+    said = atmc("sample", "folder:my pics").err
+    assert "'folder:my pics?size=64'" in said, "to be pasted into a shell"

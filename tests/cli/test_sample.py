@@ -80,7 +80,8 @@ def wait_for(path, process):
 
 def test_mistakes_are_one_line_that_says_what_to_do(recipe, tiny):
     before = fingerprint(tiny)
-    fails("sample", "nothing", match="no recipe nothing")
+    fails("sample", "nothing", match="no recipe nothing; name a TOML file, or one of ")
+    assert "digits-atmc" in fails("sample", "nothing")
     fails("sample", recipe, "--set", "sampler.temprature=1", match="temperature")
     fails("sample", recipe, "--set", "sampler.lr=fast", match="sampler.lr")
     fails("sample", recipe, "--set", "nonsense", match="key=value")
@@ -99,3 +100,14 @@ def test_a_recipe_name_cannot_leave_the_runs_folder(recipe):
     result = atmc("sample", "evil.toml", "--json")
     assert Path(json.loads(result.out)["run"]).parent == Path("runs")
     assert {p.name for p in Path().iterdir()} <= {"runs", "evil.toml", "tiny.toml", "data-root"}
+
+
+def test_a_second_ctrl_c_says_how_to_go_on(recipe, monkeypatch):
+    """The chain itself turns the first into a clean stop; what comes through is the second."""
+
+    def impatient(*arguments, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("atmc.chain.runner.run", impatient)
+    fails("sample", recipe, "--out", "r", code=130, match="stopped at once; go on from the last checkpoint with")
+    fails("demo", "--out", "d", "--seed", "5", code=130, match="with atmc demo --out d --seed 5")

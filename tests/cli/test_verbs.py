@@ -64,6 +64,7 @@ def test_evaluate_on_other_data(tiny):
         json.loads(atmc("evaluate", tiny, "--json").out)["predictive"]["nll"], rel=1e-4
     )
     fails("evaluate", tiny, "--on", "digitz", match="digits")
+    fails("evaluate", tiny, "--on", "synthetic:3x8x8?classes=10", match="folder:PATH?size=1x8x8")
 
 
 def test_reading_verbs_change_nothing(tiny, tmp_path):
@@ -234,3 +235,47 @@ def test_data_verbs(tmp_path):
     assert "Next: atmc sample digits-atmc" in got
     fails("data", "get", "cifar1", match="did you mean cifar10?")
     fails("data", "get", "cifar10", "--from", "nowhere", match="nowhere")
+
+
+@pytest.fixture
+def young(tiny):
+    """A run that was stopped before its first sample."""
+    Path("young.toml").write_text(
+        RECIPE.replace("epochs = 4\n", "epochs = 4000\n").replace("burn_in_epochs = 1\n", "burn_in_epochs = 3990\n")
+    )
+    assert atmc("sample", "young.toml", "--out", "young", "--time-budget", "0.5").code == 3
+    return Path("young")
+
+
+def test_a_run_without_samples_is_no_surprise_to_any_verb(young):
+    Path("x.png").write_bytes(pictures.good()["grey.png"])
+    lines = (("evaluate",), ("report",), ("predict", "x.png"), ("export", "out"), ("distill", "student"))
+    for verb, *rest in lines:
+        fails(verb, young, *rest, match="has no samples yet; go on with atmc sample young")
+    result = atmc("doctor", young)
+    assert result.code == 0
+    assert "Next: atmc sample young" in result.out
+
+
+def test_a_saved_posterior_is_told_from_a_run(tiny):
+    assert atmc("export", tiny, "saved", "--no-onnx").code == 0
+    for line in (("evaluate", "saved"), ("report", "saved"), ("doctor", "saved"), ("distill", "saved", "student")):
+        fails(*line, match="saved is a saved posterior")
+    fails("export", "saved", "again", match="--no-onnx")
+    assert atmc("export", "saved", "again", "--no-onnx").code == 0
+
+
+def test_a_file_where_a_folder_is_wanted(tiny):
+    Path("file").write_text("mine")
+    fails("sample", "digits-atmc", "--out", "file", match="file is a file")
+    fails("sample", "digits-atmc", "--out", "file/run", match="file is a file")
+    fails("report", tiny, "--out", "r.html", "--figures", "file", match="--figures file is a file")
+    assert Path("file").read_text() == "mine"
+    assert not Path("r.html").exists()
+
+
+def test_rows_of_two_runs_of_one_recipe_are_told_apart_on_a_terminal(tiny, tmp_path):
+    shutil.copytree(tiny, tmp_path / "again")
+    out = atmc("report", tiny, "again", "--out", "r.html").out
+    assert "again: ATMC (posterior predictive)" in out
+    assert "tiny: ATMC (posterior predictive)" in out

@@ -124,3 +124,19 @@ def test_temperature_at_the_limits_and_with_zeros() -> None:
         metrics.temperature_scale(np.array([[0.0, -np.inf]]), [0])
     with pytest.raises(ValueError, match="positive"):
         calibration.apply_temperature(stored, 0.0)
+
+
+def test_bins_of_growing_numbers_of_samples() -> None:
+    rng = np.random.default_rng(3)
+    probs = rng.dirichlet(np.ones(4), size=(6, 80))
+    labels = rng.integers(0, 4, 80)
+    found = metrics.growing_bins(probs, labels)
+    assert list(found) == [1, 2, 4, 6]
+    for k, bins in found.items():
+        expected = metrics.calibration_bins(probs[:k].mean(0), labels)
+        np.testing.assert_allclose(bins.confidence, expected.confidence)
+        np.testing.assert_allclose(bins.accuracy, expected.accuracy)
+    assert list(metrics.growing_bins(probs, labels, [5, 3])) == [3, 5]
+    assert list(metrics.growing_bins(probs[:1], labels)) == [1]
+    with pytest.raises(ValueError, match=r"1\.\.6"):
+        metrics.growing_bins(probs, labels, [7])

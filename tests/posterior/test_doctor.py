@@ -259,3 +259,31 @@ def test_a_real_run_predicts_what_it_stored(folder: Path, tmp_path: Path) -> Non
     assert again.shape == (1, 8, 8)
     own = Posterior.from_run(folder, model=RunDir.open(folder).model())
     assert isinstance(own[0], nn.Module)
+
+
+def guesses(examples: int, sure: float, share: float) -> Vitals:
+    """A predictor that says the same confidence everywhere and is right in `share` of three-class examples."""
+    probs = np.full((examples, 3), (1 - sure) / 2)
+    probs[:, 0] = sure
+    labels = (np.arange(examples) >= round(share * examples)).astype(int)
+    return healthy(
+        classes=3,
+        scores=metrics.summary(np.stack([probs, probs]), labels),
+        bins=metrics.calibration_bins(probs, labels),
+    )
+
+
+def test_a_chain_that_has_learned_nothing_is_not_called_healthy() -> None:
+    blind = guesses(16, 0.5, 3 / 16)
+    assert find(blind, "cannot be told from guessing").level == "warning"
+    assert "healthy" not in doctor(blind)[0].title
+    assert not any("guessing" in title for title in titles(guesses(16, 0.9, 15 / 16)))
+    assert not any("guessing" in title for title in titles(healthy(classes=5)))
+    assert not any("guessing" in title for title in titles(healthy())), "not where the classes are not known"
+
+
+@pytest.mark.parametrize(("sure", "share", "says"), [(0.6, 0.1, "overconfident"), (0.4, 0.9, "underconfident")])
+def test_a_gap_that_all_of_a_few_examples_share_is_seen(sure: float, share: float, says: str) -> None:
+    """Sixteen examples make bins of two, whose intervals hold nearly anything."""
+    assert "Over all" in find(guesses(16, sure, share), says).evidence
+    assert find(guesses(16, 0.9, 15 / 16), "Confidence and accuracy agree").level == "ok"

@@ -271,3 +271,24 @@ def test_every_way_agrees_on_a_gpu() -> None:
                 np.testing.assert_allclose(found.probs, by_hand(5, x), atol=2e-3)  # TF32 convolutions
                 assert found.probs.device.type == "cpu"
     assert posterior.predict(x.cuda()).probs.is_cuda
+
+
+def test_arrays_and_masks_choose_samples() -> None:
+    posterior, x = Posterior(bank(4), network()), inputs(6)
+    expected = posterior[[0, 3]].predict(x, device="cpu").probs
+    mask = [True, False, False, True]
+    for index in (np.array([0, -1]), torch.tensor([0, 3]), mask, np.array(mask), torch.tensor(mask)):
+        torch.testing.assert_close(posterior[index].predict(x, device="cpu").probs, expected)
+    torch.testing.assert_close(posterior[np.int64(2)](x), network(2)(x))
+    torch.testing.assert_close(posterior[torch.tensor(2)](x), network(2)(x))
+    assert len(posterior[[]]) == 0
+    for wrong, error in (([4], IndexError), (mask[:2], IndexError), ([0.5], TypeError), (1.0, TypeError)):
+        with pytest.raises(error):
+            posterior[wrong]
+
+
+def test_a_batch_of_nothing_is_refused() -> None:
+    posterior = Posterior(bank(2), network())
+    for ask in (posterior.predict, posterior.sample_probs):
+        with pytest.raises(ValueError, match="batch_size must be at least 1"):
+            ask(inputs(3), batch_size=0)

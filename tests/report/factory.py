@@ -102,7 +102,10 @@ def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temper
         "risk": risk(mean, labels),
         "risk_single": risk(probs[-1], labels),
         "growth": Growth(
-            np.arange(1.0, samples + 1), np.array([s.accuracy for s in growth]), np.array([s.nll for s in growth])
+            np.arange(1.0, samples + 1),
+            np.array([s.accuracy for s in growth]),
+            np.array([s.nll for s in growth]),
+            np.array([s.ece for s in growth]),
         ),
         "nll_each": -np.log(mean[np.arange(500), labels]),
         "traces": (trace,),

@@ -40,7 +40,7 @@ def page():
 def test_the_page_has_every_part(page):
     for heading in ("The table", "Can its probabilities", "What averaging buys", "sure of, and what not", "elsewhere"):
         assert heading in page
-    assert page.count("<svg") == 8
+    assert page.count("<svg") == 9
     assert GENERATOR in page[:300]
     assert "How the chains moved" in page
     assert "Health of digits-atmc" in page
@@ -147,3 +147,14 @@ def test_factory_scores_are_those_of_its_probabilities():
     assert made.accuracy == 0.5
     assert made.nll == pytest.approx(-(np.log(0.5) + np.log(0.9)) / 2)
     assert made.brier == pytest.approx((0.5 + 0.02) / 2)
+
+
+def test_calibration_against_samples_and_the_area_under_risk_are_shown(page):
+    assert 'aria-label="Mean gap between confidence and accuracy against the number of samples averaged"' in page
+    first, second = report().runs
+    said = " ".join(page.split())
+    assert f"{first.risk.area:.2g} for {first.name}, {second.risk.area:.2g} for {second.name}." in said
+    without = replace(first, growth=replace(first.growth, gap=np.zeros(0)))
+    names = [plot.name for plot in plots(report(runs=(without,)))]
+    assert "nll-samples" in names
+    assert "calibration-samples" not in names

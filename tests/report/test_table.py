@@ -64,3 +64,10 @@ def test_names_cannot_break_out_of_a_cell():
     assert r"a\|b \*c\*" in markdown
     assert r"\input" not in latex
     assert r"\& \$y\$ 5\% \_" in latex
+
+
+def test_two_runs_of_one_setup_are_told_apart_in_every_form():
+    rows = table.rows((run("a"), run("b"), run("c", "SGD", samples=1, temperature=None)))
+    assert table.setups(rows)[::2] == ["a: ATMC (single sample)", "b: ATMC (single sample)", "SGD"]
+    assert "b: ATMC (posterior predictive) &" in table.latex(rows)
+    assert table.setups(some_rows())[0] == "ATMC (single sample)"

@@ -25,6 +25,8 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
 
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: name a folder with --out")
+    # Going on needs the same seed: with another one the runs there would be refused.
+    typed = command("atmc", "demo", "--out", out, *(("--seed", seed) if seed else ()))
     began = time.monotonic()
     tell = (lambda text="": None) if as_json else say
     recipes = [(name, load_recipe(source, [f"seed={seed}"])) for name, source in RECIPES]
@@ -32,16 +34,16 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
     for name, recipe in recipes:
         tell()
         tell(f"{'Sampling the posterior with ATMC' if name == 'atmc' else 'Training the same network with SGD'} …")
-        result = run_recipe(recipe, out / name, quiet=as_json)
+        result = run_recipe(recipe, out / name, quiet=as_json, again=typed)
         if result.status != "done":
             tell("Stopped; nothing is lost.")
             if not as_json:
-                next_step(command("atmc", "demo", "--out", out))
+                next_step(typed)
             return Told(INTERRUPTED)
     runs = [out / name for name, _ in recipes]
     page = out / "report.html"
     with working("drawing the report"):
-        data = build(runs, page, strangers=STRANGERS, command=command("atmc", "demo"))
+        data = build(runs, page, strangers=STRANGERS, command=typed)
     spent = time.monotonic() - began
     if as_json:
         emit(_machine(data, page, spent))

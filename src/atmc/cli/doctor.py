@@ -14,7 +14,8 @@ def doctor(run: Path, *, as_json: bool) -> int:
     from atmc.report.reading import Reading
 
     with working(f"examining {run}"):
-        findings = Reading(run).findings()
+        reading = Reading(run)
+        findings = reading.findings()
     if as_json:
         emit([{"level": f.level, "title": f.title, "evidence": f.evidence, "action": f.action} for f in findings])
         return 0
@@ -24,5 +25,5 @@ def doctor(run: Path, *, as_json: bool) -> int:
             say(f"    {printable(finding.evidence)}")
         if finding.action:
             say(f"    → {printable(finding.action)}")
-    next_step(command("atmc", "report", run))
+    next_step(command("atmc", "report" if len(reading.run.bank) else "sample", run))
     return 0

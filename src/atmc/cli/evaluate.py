@@ -69,7 +69,11 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     known = reading.run.manifest["data"]
     if tuple(found.classes) == tuple(known["classes"]):
         if tuple(found.shape) != tuple(known["shape"]):
-            raise InputError(f"{name} has examples of shape {list(found.shape)}, the run was made for {known['shape']}")
+            wanted = "x".join(str(n) for n in known["shape"])
+            raise InputError(
+                f"{name} has examples of shape {list(found.shape)}, the run was made for {known['shape']}: name data "
+                f"of that shape, or pictures in files, which can be brought to it, as folder:PATH?size={wanted}"
+            )
         return seen, metrics.summary(reading.ask(pixels(found), device), seen.labels)
     from atmc.report.strangers import elsewhere
 

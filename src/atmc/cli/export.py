@@ -16,6 +16,11 @@ def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
 
     with working(f"exporting {run}"):
         posterior, _ = open_posterior(run)
+        if onnx and (run / "posterior.json").is_file():
+            raise InputError(
+                f"{run} is a saved posterior and has no images to check an ONNX file on: "
+                "name the run that it came from, or add --no-onnx"
+            )
         inputs = pixels(Reading(run).examples("test"), range(8)) if onnx and posterior.example is None else None
         posterior.export(folder, onnx=onnx, inputs=inputs)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

@@ -22,6 +22,10 @@ class Told(int):
     """An exit code about which the verb has already said everything."""
 
 
+class Stopped(Exception):
+    """Ctrl-C, with the line that says how to go on."""
+
+
 def main() -> None:
     """The entry point of the installed command."""
     for stream in (sys.stdout, sys.stderr):
@@ -39,6 +43,8 @@ def run(arguments: Sequence[str]) -> int:
         return _ends(error, BAD_INPUT)
     except RunError as error:
         return _ends(error, FAILED)
+    except Stopped as error:
+        return _ends(error, INTERRUPTED)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:

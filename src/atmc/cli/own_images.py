@@ -8,6 +8,7 @@ few hundred steps of SGD come first: pictures are often so few that a chain woul
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,9 +32,14 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
     from atmc.chain.recipe import load_recipe
 
     if "?" not in name:
-        remark(f"Pictures are brought to {SIDE} × {SIDE} pixels; for more detail name {name}?size=64")
+        finer = shlex.quote(f"{name}?size=64")
+        remark(f"Pictures are brought to {SIDE} × {SIDE} pixels; for more detail name {finer}")
         name = f"{name}?size={SIDE}"
-    count = len(data.open_source(name, "train"))
+    _look(name)
+    source = data.open_source(name, "train")
+    if len(source.classes) < 2:
+        raise InputError(f"{name} has pictures of one class only: add a sub-folder with those of another")
+    count = len(source)
     if count < 16:
         raise InputError(
             f"{name} has {count} training pictures; it takes at least 16, better some dozens of each class"
@@ -54,6 +60,21 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
         "schedule.burn_in_epochs": CYCLES // 4 * cycle,
     }
     return load_recipe("digits-atmc", [*(f"{key}={value}" for key, value in own.items()), *settings])
+
+
+def _look(name: str) -> None:
+    """Pictures that lie in the folder itself have no class; that is the mistake to expect, so it is told in full."""
+    from atmc.data.picture import SUFFIXES
+
+    folder = Path(name.removeprefix(PREFIX).partition("?")[0])
+    if not folder.is_dir():
+        return
+    inside = list(folder.iterdir())
+    if any(p.suffix.lower() in SUFFIXES for p in inside) and not any(p.is_dir() for p in inside):
+        raise InputError(
+            f"{folder} has pictures but no sub-folders: put those of each class into a folder of its own, "
+            f"for example {folder / 'cats' / '1.jpg'} and {folder / 'dogs' / '1.jpg'}"
+        )
 
 
 def _title(name: str) -> str:

@@ -20,8 +20,12 @@ def report(
     page = out if out is not None else runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     if not page.parent.is_dir():
         raise InputError(
-            f"the folder {page.parent} does not exist" if out is not None else f"there is no run {page.parent}"
+            f"the folder {page.parent} does not exist"
+            if out is not None
+            else f"there is no run {page.parent}; make one with atmc sample RECIPE --out {page.parent}"
         )
+    if figures is not None and figures.exists() and not figures.is_dir():
+        raise InputError(f"--figures {figures} is a file: name a folder")
     typed = command("atmc", "report", *runs, *(word for kind in strangers for word in ("--ood", kind)))
     with working(f"reading {len(runs)} run{'s' * (len(runs) != 1)} and drawing"):
         data = build(runs, page, figures, strangers=strangers, command=typed)

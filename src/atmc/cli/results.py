@@ -27,7 +27,9 @@ def print_table(data: ReportData) -> None:
         for at, score in enumerate(rows_of.SCORES, start=3):
             marks[at] = rows_of.is_best(row, score, best)
         strong.append(marks[:shown])
-    table(SHORT[:shown], [rows_of.cells(row)[:shown] for row in rows], strong)
+    named = zip(rows, rows_of.setups(rows), strict=True)
+    cells = [(setup, *rows_of.cells(row)[1:shown]) for row, setup in named]
+    table(SHORT[:shown], cells, strong)
 
 
 def print_scores(summary: dict[str, Any]) -> None:

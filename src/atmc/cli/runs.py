@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atmc.cli.console import command, working
-from atmc.errors import InputError, RunError
+from atmc.cli.main import Stopped
+from atmc.errors import InputError
 
 if TYPE_CHECKING:
     from atmc.chain.runner import RunResult
@@ -26,12 +27,11 @@ def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tupl
     from atmc.report.reading import Reading
 
     reading = Reading(path)
-    if len(reading.run.bank) == 0:
-        raise InputError(f"{path} has no samples yet; go on with atmc sample {path}")
+    posterior = reading.posterior
     shape = tuple(int(n) for n in reading.run.manifest["data"]["shape"])
     if len(shape) != 3:
         raise InputError(f"{path} was made for examples of shape {list(shape)}, which are not images")
-    return reading.posterior, (shape[0], shape[1], shape[2])
+    return posterior, (shape[0], shape[1], shape[2])
 
 
 def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[int, int, int]:
@@ -63,14 +63,22 @@ def check_device(name: str | None) -> str | None:
     return name
 
 
-def run_recipe(recipe: Recipe, folder: Path, *, time_budget: float | None = None, quiet: bool = False) -> RunResult:
-    """Run or resume; progress goes to stderr. A second Ctrl-C, which does not wait, still says how to go on."""
+def run_recipe(
+    recipe: Recipe, folder: Path, *, time_budget: float | None = None, quiet: bool = False, again: str = ""
+) -> RunResult:
+    """Run or resume; progress goes to stderr. A second Ctrl-C, which does not wait, still says how to go on (`again`,
+    or the run itself)."""
+    for place in (folder, *folder.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise InputError(f"{place} is a file and cannot hold a run: name a folder with --out")
+            break
     with working("starting"):  # torch alone takes seconds on a cold machine
         from atmc.chain.runner import run
 
     try:
         return run(recipe, folder, time_budget=time_budget, progress=None if quiet else "auto")
     except KeyboardInterrupt:
-        raise RunError(
-            f"stopped at once; go on from the last checkpoint with {command('atmc', 'sample', folder)}"
+        raise Stopped(
+            f"stopped at once; go on from the last checkpoint with {again or command('atmc', 'sample', folder)}"
         ) from None

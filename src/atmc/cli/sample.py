@@ -26,6 +26,7 @@ def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budge
         from atmc.chain.recipe import load_recipe
 
         source, out = _where(recipe, out)
+        _check_name(source)
         loaded = load_recipe(source, list(settings))
     if loaded.model.name == "custom":
         raise InputError(
@@ -48,9 +49,22 @@ def _where(recipe: str, out: Path | None) -> tuple[str, Path | None]:
     if not own.is_file():
         raise InputError(
             f"{folder} is a folder without a recipe.toml: name a recipe, a run that was started before, or, "
-            f"for a folder of pictures, {PREFIX}{folder}"
+            f"for a folder of pictures, {command(f'{PREFIX}{folder}')}"
         )
     return str(own), out if out is not None else folder
+
+
+def _check_name(recipe: str) -> None:
+    """A name that is like no other gets all that there are."""
+    from atmc.chain.recipe import find_recipe, recipe_folders
+
+    try:
+        find_recipe(recipe)
+    except InputError as error:
+        if "did you mean" in str(error):
+            raise
+        found = {str(p.relative_to(f).with_suffix("")) for f in recipe_folders() for p in f.rglob("*.toml")}
+        raise InputError(f"{error}; name a TOML file, or one of {', '.join(sorted(found))}") from None
 
 
 def _folder_name(name: str) -> str:

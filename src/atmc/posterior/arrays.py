@@ -113,6 +113,21 @@ def check_weights(weights: Any, samples: int) -> Floats:
     return np.asarray(array / array.sum())
 
 
+def positions(index: Any, length: int) -> list[int]:
+    """Which of `length` things a list, an array or a mask names; negative numbers count from the end."""
+    array = np.asarray(to_numpy(index))
+    if array.ndim == 1 and array.dtype == np.bool_:
+        if array.size != length:
+            raise IndexError(f"a mask for {length} samples has {length} entries, not {array.size}")
+        return [int(i) for i in np.flatnonzero(array)]
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise TypeError("samples are chosen by whole numbers, slices, or lists of whole numbers or of true and false")
+    for i in array.tolist():
+        if not -length <= i < length:
+            raise IndexError(f"sample {i} of {length}")
+    return [int(i) % length for i in array.tolist()]
+
+
 def check_scores(scores: Any, what: str = "scores") -> Floats:
     """One finite number per example, `[N]` in float64, N >= 1."""
     array = to_numpy(scores).astype(np.float64)

@@ -8,12 +8,23 @@ cheap remedy, is fitted here too, so that a sampled predictive can be compared w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from atmc.posterior.arrays import Floats, Ints, check_labels, check_probs, check_scores, floor_of, to_numpy
+from atmc.posterior.arrays import (
+    Floats,
+    Ints,
+    check_labels,
+    check_probs,
+    check_samples,
+    check_scores,
+    each_sample,
+    floor_of,
+    to_numpy,
+)
 
 Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal
 
@@ -106,6 +117,29 @@ def calibration_bins(probs: Any, labels: Any, bins: int = 8) -> CalibrationBins:
         lower=np.array([confidence[g[0]] for g in groups]),
         upper=np.array([confidence[g[-1]] for g in groups]),
     )
+
+
+def growing_bins(probs: Any, labels: Any, counts: Sequence[int] | None = None) -> dict[int, CalibrationBins]:
+    """`calibration_bins` of the average of the first k samples, for 1, 2, 4, … and all of them, or for `counts`.
+
+    `probs` is `[samples, examples, classes]`. What one sample is too sure of, the others disagree about: the paper's
+    curves come down to the diagonal as samples are added.
+    """
+    array = check_samples(probs)
+    total = array.shape[0]
+    wanted = sorted({int(c) for c in counts}) if counts is not None else _doublings(total)
+    if not wanted or wanted[0] < 1 or wanted[-1] > total:
+        raise ValueError(f"counts must lie in 1..{total}, the number of samples")
+    found, running = {}, np.zeros(array.shape[1:])
+    for k, one in enumerate(each_sample(array), start=1):
+        running += one
+        if k in wanted:
+            found[k] = calibration_bins(running / k, labels)
+    return found
+
+
+def _doublings(total: int) -> list[int]:
+    return sorted({min(2**i, total) for i in range(total.bit_length() + 1)})
 
 
 def log_probs(probs: Any) -> Floats:

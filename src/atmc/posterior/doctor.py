@@ -36,6 +36,7 @@ QUESTIONS: tuple[Callable[[Vitals], list[Advice]], ...] = (
     motion.stationary_loss,
     samples.mixed,
     samples.distinct,
+    samples.learned,
     samples.averaging,
     samples.calibrated,
     samples.what_was_sampled,

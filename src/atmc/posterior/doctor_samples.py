@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, words
+from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, plural, words
 from atmc.posterior.arrays import Floats
+from atmc.posterior.calibration import CalibrationBins, wilson
 from atmc.posterior.traces import trend
 from atmc.posterior.vitals import Vitals
 
+WIDE = 0.05  # a gap between confidence and accuracy that matters by itself
 LONGER = "Lengthen schedule.cycle_epochs, so that each cycle travels further, or raise the step size."
 
 
@@ -61,6 +65,26 @@ def distinct(v: Vitals) -> list[Advice]:
     return []
 
 
+def learned(v: Vitals) -> list[Advice]:
+    """Has it learned anything? A chain may mix well around networks that know no more than a coin does."""
+    if v.bins is None or v.scores is None or v.classes < 2:
+        return []
+    examples, share = int(v.bins.count.sum()), v.scores["predictive"]["accuracy"]
+    low = float(wilson(share * examples, examples)[0])
+    if low > 1 / v.classes:
+        return []
+    nll, guess = v.scores["predictive"]["nll"], math.log(v.classes)
+    evidence = (
+        f"Of {plural(examples, f'{v.split} example')} it gets {100 * share:.1f} % right, and guessing among "
+        f"{v.classes} classes {100 / v.classes:.1f} %; its NLL is {nll:.3f}, that of guessing {guess:.3f}."
+    )
+    action = (
+        "Look at the labels, then give it more: training data, schedule.epochs, a larger network, larger pictures; and "
+        "more test examples where there are few."
+    )
+    return [Advice("warning", "Its predictions cannot be told from guessing", evidence, action, "certain")]
+
+
 def averaging(v: Vitals) -> list[Advice]:
     """What does the average gain, and would more samples gain more?"""
     if v.scores is None or v.samples < 2:
@@ -103,9 +127,14 @@ def calibrated(v: Vitals) -> list[Advice]:
         f"In {over} of {len(b.count)} equally sized bins of {v.split} examples confidence is above the 95 % interval "
         f"of the accuracy, in {under} below; the mean gap is {b.error:.3f}."
     )
-    if over + under < 3 or b.error < 0.01:
+    gap, chance = whole_gap(b)
+    # A few examples fill no bin well enough to accuse it, and still show a gap that all of them share.
+    together = abs(gap) >= WIDE and chance < SIGNIFICANT
+    if together:
+        evidence += f" Over all, confidence less accuracy is {gap:+.3f}."
+    if not together and (over + under < 3 or b.error < 0.01):
         return [Advice("ok", "Confidence and accuracy agree", evidence)]
-    if over > under:
+    if gap > 0 if together else over > under:
         action = (
             "Average more samples, raise the temperature towards 1, or scale with a temperature fitted on "
             "validation data."
@@ -119,6 +148,19 @@ def calibrated(v: Vitals) -> list[Advice]:
         '"dirclip" or "noisy-dirichlet", or a lower temperature, and say so beside the numbers.'
     )
     return [Advice("note", "The predictive is underconfident", evidence, action, "almost certain")]
+
+
+def whole_gap(bins: CalibrationBins) -> tuple[float, float]:
+    """Mean confidence less accuracy over all examples, and the probability of one as large were they calibrated.
+
+    The hits of calibrated examples have the variance Σ c (1 − c), which the bins' mean confidences can only overstate.
+    """
+    total = int(bins.count.sum())
+    gap = float((bins.count * (bins.confidence - bins.accuracy)).sum()) / total
+    spread = math.sqrt(float((bins.count * bins.confidence * (1 - bins.confidence)).clip(min=0).sum())) / total
+    if spread == 0:
+        return gap, 1.0 if gap == 0 else 0.0
+    return gap, math.erfc(abs(gap) / spread / math.sqrt(2))
 
 
 def falling(v: Vitals) -> bool:

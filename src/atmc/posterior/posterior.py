@@ -13,15 +13,18 @@ joining return new ones that share the samples.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from atmc.posterior.arrays import Floats, check_weights
+from atmc.posterior.advice import plural
+from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.forward import Forward
 from atmc.posterior.inputs import Pixels
 from atmc.posterior.predict import predict, sample_probs
@@ -75,7 +78,7 @@ class Posterior:
 
     def __repr__(self) -> str:
         chains = len(set(self.chains))
-        return f"Posterior({len(self)} samples of {type(self.model).__name__}, {chains} chain{'s' * (chains != 1)})"
+        return f"Posterior({plural(len(self), 'sample')} of {type(self.model).__name__}, {plural(chains, 'chain')})"
 
     def state(self, index: int) -> Mapping[str, Tensor]:
         """The tensors of one sample, as its bank gives them."""
@@ -85,17 +88,16 @@ class Posterior:
     @overload
     def __getitem__(self, index: int) -> nn.Module: ...
     @overload
-    def __getitem__(self, index: slice | Sequence[int]) -> Posterior: ...
-    def __getitem__(self, index: int | slice | Sequence[int]) -> nn.Module | Posterior:
-        """`posterior[i]` is a network with sample i's weights, ready to call; slices and lists are posteriors."""
+    def __getitem__(self, index: slice | Sequence[int] | Tensor | npt.NDArray[Any]) -> Posterior: ...
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor | npt.NDArray[Any]) -> nn.Module | Posterior:
+        """`posterior[i]` is a network with sample i's weights, ready to call; slices, lists, masks are posteriors."""
         if isinstance(index, slice):
             return self._select(range(len(self))[index])
-        if isinstance(index, Sequence):
-            return self._select(index)
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of {len(self)}")
+        if isinstance(index, Sequence) or np.ndim(index):
+            return self._select(positions(index, len(self)))
+        (at,) = positions([operator.index(index)], len(self))
         own = copy.deepcopy(self.model)
-        state = self.state(index % len(self))
+        state = self.state(at)
         check_state(own, state)
         own.load_state_dict(dict(state), strict=False)
         return own.eval()

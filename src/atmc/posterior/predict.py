@@ -42,7 +42,7 @@ def predict(
     """The predictive for `inputs`; see `Posterior.predict`."""
     home = home_of(inputs)
     target = pick_device(home, device)
-    batches, count = as_batches(inputs, batch_size or BATCH.get(target.type, 256))
+    batches, count = as_batches(inputs, batch_of(batch_size, target))
     groups = grouped(posterior, target, samples_at_once)
     if len(groups) > 1 and isinstance(batches, Iterator):
         batches = list(batches)  # a one-pass stream has to be kept to be passed through the next group
@@ -68,6 +68,13 @@ def predict(
     return result.to(home)
 
 
+def batch_of(size: int | None, device: torch.device) -> int:
+    """Examples per batch: as asked, or what suits the device."""
+    if size is not None and size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {size}")
+    return size or BATCH.get(device.type, 256)
+
+
 def sample_probs(
     posterior: Posterior,
     inputs: Any,
@@ -77,7 +84,7 @@ def sample_probs(
 ) -> Tensor:
     """Each sample's own probabilities `[K, N, C]` in float32 on the CPU: what metrics and diagnostics are made of."""
     target = pick_device(home_of(inputs), device)
-    batches, _ = as_batches(inputs, batch_size or BATCH.get(target.type, 256))
+    batches, _ = as_batches(inputs, batch_of(batch_size, target))
     groups = grouped(posterior, target, None)
     if len(groups) > 1 and isinstance(batches, Iterator):
         batches = list(batches)

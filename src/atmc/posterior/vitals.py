@@ -53,6 +53,7 @@ class Vitals:
     distance: float = NAN  # median cosine distance between samples
     neighbours: float = NAN  # distance of neighbours over that of strangers
     split: str = ""
+    classes: int = 0  # 0 where unknown
     mixing: Mixing | None = None
     scores: dict[str, Any] | None = None  # `metrics.summary`
     bins: CalibrationBins | None = None
@@ -138,6 +139,7 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
         return found
     return replace(
         found,
+        classes=int(probs.shape[2]),
         scores=summary(probs, labels),
         bins=calibration_bins(predictive(probs), labels),
         doubling=gain_of_doubling(probs, labels),

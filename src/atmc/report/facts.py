@@ -47,11 +47,12 @@ class Bins:
 
 @dataclass(frozen=True)
 class Growth:
-    """Scores of the average of the first k samples."""
+    """Scores of the average of the first k samples; `gap` is the bins' mean of |confidence − accuracy|."""
 
     samples: Array
     accuracy: Array
     nll: Array
+    gap: Array = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True)

@@ -156,8 +156,12 @@ def _risk(probs: NDArray[Any], labels: NDArray[Any]) -> RiskCoverage:
 def _growth(probs: NDArray[Any], labels: NDArray[Any]) -> Growth:
     counts = np.unique(np.linspace(1, len(probs), min(len(probs), GROWTH_POINTS)).round().astype(int))
     curve = metrics.growing(probs, labels, counts.tolist())
+    gaps = [bins.error for bins in metrics.growing_bins(probs, labels, counts.tolist()).values()]
     return Growth(
-        np.asarray(curve["samples"], dtype=np.float64), np.asarray(curve["accuracy"]), np.asarray(curve["nll"])
+        np.asarray(curve["samples"], dtype=np.float64),
+        np.asarray(curve["accuracy"]),
+        np.asarray(curve["nll"]),
+        np.asarray(gaps, dtype=np.float64),
     )
 
 

@@ -44,6 +44,7 @@ def render(data: ReportData) -> str:
         "any_sampled": any(run.samples_weights for run in data.runs),
         "mixed": len({run.likelihood for run in data.runs}) > 1,
         "temperature": table.temperature_shown,
+        "area": "{:.2g}".format,
     }
     return environment.from_string(_text("page.html")).render(context)
 

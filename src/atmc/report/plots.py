@@ -39,6 +39,9 @@ def plots(data: ReportData) -> Iterator[Plot]:
             "Accuracy against the number of samples averaged",
             lambda ink: _growth(runs, "accuracy", ink),
         )
+        if all(len(run.growth.gap) for run in runs):
+            label = "Mean gap between confidence and accuracy against the number of samples averaged"
+            yield Plot("calibration-samples", label, lambda ink: _growth(runs, "gap", ink))
     for name, title in (
         ("loss", "Training loss"),
         ("temperature", "Kinetic temperature"),
@@ -121,15 +124,22 @@ def _risk(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
         starts = [run.risk.coverage[np.argmax(run.risk.risk > 0)] for run in runs if (run.risk.risk > 0).any()]
         axes.set_xlim(max(0.0, np.floor(10 * min(starts, default=0.0)) / 10 - 0.1), 1)
         axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(_PERCENT)
         axes.yaxis.set_major_formatter(_PERCENT)
         _legend(axes, ink, "upper left")
         return figure
 
 
+_GROWTH_TITLES = {
+    "nll": "NLL on the test set, nats",
+    "accuracy": "Accuracy on the test set",
+    "gap": "Gap between confidence and accuracy",
+}
+
+
 def _growth(runs: tuple[RunFacts, ...], score: str, ink: Ink) -> Figure:
-    title = "NLL on the test set, nats" if score == "nll" else "Accuracy on the test set"
-    with sheet(ink, WIDE, "Samples averaged", title) as (figure, axes):
+    with sheet(ink, NARROW, "Samples averaged", _GROWTH_TITLES[score]) as (figure, axes):
         longest = max(int(run.growth.samples[-1]) for run in runs)
         for i, run in enumerate(runs):
             values = getattr(run.growth, score)
@@ -143,7 +153,7 @@ def _growth(runs: tuple[RunFacts, ...], score: str, ink: Ink) -> Figure:
                 )
         axes.set_xlim(left=min(1, longest) - 0.02 * longest)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if score == "accuracy":
+        if score != "nll":
             axes.yaxis.set_major_formatter(_PERCENT)
         _legend(axes, ink, "best")
         return figure

@@ -51,6 +51,11 @@ class Reading:
         if not Path(path).is_dir():
             raise InputError(f"there is no run directory {path}; make one with atmc sample RECIPE --out {path}")
         self.path = Path(path)
+        if (self.path / "posterior.json").is_file() and not (self.path / "manifest.json").exists():
+            raise InputError(
+                f"{path} is a saved posterior, which keeps neither data nor traces: name the run that it came from "
+                f"(images it can do: atmc predict {path} IMAGE.png)"
+            )
         self.run = RunDir.open(path)
         self.recipe = self.run.recipe
         self._examples: dict[str, Examples] = {}
@@ -60,6 +65,7 @@ class Reading:
         """The run's samples as one predictor."""
         from atmc.posterior import Posterior
 
+        self._need_samples()
         try:
             return Posterior.from_run(self.run)
         except (ValueError, RuntimeError) as error:
@@ -107,13 +113,16 @@ class Reading:
 
     def probs(self, split: str, answers: Answers, device: str | None = None) -> NDArray[np.float32]:
         """Probabilities [samples, examples, classes]: as stored where the run stored them, computed otherwise."""
-        if len(self.run.bank) == 0:
-            raise InputError(f"{self.path} has no samples yet; go on with atmc sample {self.path}")
+        self._need_samples()
         stored = split in self.run.splits
         probs = self.run.predictions(split).numpy() if stored else self.ask(pixels(self.examples(split)), device)
         if probs.ndim != 3 or probs.shape[1] != len(answers) or probs.shape[2] != len(answers.classes):
             raise InputError(f"{self.path}: the predictions are not for the {len(answers)} {answers.what}")
         return probs
+
+    def _need_samples(self) -> None:
+        if len(self.run.bank) == 0:
+            raise InputError(f"{self.path} has no samples yet; go on with atmc sample {self.path}")
 
     def ask(self, images: Tensor, device: str | None = None) -> NDArray[np.float32]:
         """What each sample says about `images`, with as many threads as the run had: small networks want few."""

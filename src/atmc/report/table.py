@@ -58,6 +58,14 @@ def _row(run: RunFacts, label: str, scores: Scores, samples: int) -> Row:
     )
 
 
+def setups(table: list[Row]) -> list[str]:
+    """The first column where there is none for the run: its name is added where two runs have the same setup."""
+    owners: dict[str, set[str]] = {}
+    for row in table:
+        owners.setdefault(row.row, set()).add(row.run)
+    return [f"{row.run}: {row.row}" if len(owners[row.row]) > 1 else row.row for row in table]
+
+
 def best(table: list[Row]) -> dict[str, float]:
     """The best value of each score over the table, as printed: ties after rounding are ties."""
     if not table:
@@ -148,8 +156,8 @@ def latex(table: list[Row]) -> str:
     bests = best(table)
     heads = [h.replace("%", r"\%") for h in HEADINGS]
     lines = [r"\begin{tabular}{lllrrrrrrr}", r"  \toprule", "  " + " & ".join(heads) + r" \\", r"  \midrule"]
-    for row in table:
-        texts = [_latex_escape(c) for c in cells(row)]
+    for row, setup in zip(table, setups(table), strict=True):
+        texts = [_latex_escape(c) for c in (setup, *cells(row)[1:])]
         for at, score in enumerate(SCORES, start=3):
             if is_best(row, score, bests):
                 texts[at] = rf"\textbf{{{texts[at]}}}"
