@@ -65,3 +65,13 @@ def test_print_is_light_and_shows_the_recipe(browser, page):
     browser.open(page, 1280, dark=True, media="print")
     assert luminance(browser.ask("getComputedStyle(document.querySelector('.verdict')).color")) < 0.1
     assert browser.ask("document.querySelector('details pre').getBoundingClientRect().height") > 10
+
+
+def test_on_paper_the_legend_keeps_its_colours_and_its_plots(browser, page):
+    """Browsers print no backgrounds unless told to, and the dots of the legend and the bars of the cards are such."""
+    browser.open(page, 800, media="print")
+    for part in (".legend i", ".card b", "h3 i"):
+        style = f"getComputedStyle(document.querySelector('{part}'))"
+        assert browser.ask(f"{style}.background").startswith(("rgb(", "rgba(0, 0, 0, 0) linear-gradient(")), part
+        assert browser.ask(f"{style}.printColorAdjust") == "exact", part
+    assert browser.ask("getComputedStyle(document.querySelector('.legend')).breakAfter") == "avoid"
