@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pictures
@@ -10,6 +11,8 @@ import pytest
 from PIL import Image
 from shell import atmc, fails, fingerprint
 from tiny_recipes import RECIPE, SGD
+
+from atmc.cli.images import read_picture
 
 
 def test_evaluate_has_the_agreed_json(tiny):
@@ -187,6 +190,13 @@ def test_predict_goes_on_past_bad_files(tiny, tmp_path):
     machine = json.loads(atmc("predict", tiny, "missing.png", "good.png", "--json").out)
     assert machine["images"][0] == {"file": "missing.png", "error": "no such file"}
     assert "label" in machine["images"][1]
+
+
+def test_reading_many_large_files_says_so(tiny, tmp_path, monkeypatch):
+    (tmp_path / "x.png").write_bytes(pictures.good()["grey.png"])
+    monkeypatch.setattr("atmc.cli.console.PATIENCE", 0.0)
+    monkeypatch.setattr("atmc.cli.predict.read_picture", lambda *a, **k: time.sleep(0.05) or read_picture(*a, **k))
+    assert "reading 2 files …" in atmc("predict", tiny, "x.png", "x.png").err
 
 
 def test_a_file_name_cannot_speak_to_the_terminal(tiny, tmp_path):

@@ -41,11 +41,12 @@ def predict(
     for paths in _groups(images):
         pictures: list[tuple[Path, Picture]] = []
         entries: dict[Path, dict[str, Any]] = {}
-        for path in paths:
-            try:
-                pictures.append((path, read_picture(path, shape, invert=invert)))
-            except InputError as error:
-                entries[path] = {"file": str(path), "error": str(error)}
+        with working(f"reading {len(paths)} file{'s' * (len(paths) != 1)}"):
+            for path in paths:
+                try:
+                    pictures.append((path, read_picture(path, shape, invert=invert)))
+                except InputError as error:
+                    entries[path] = {"file": str(path), "error": str(error)}
         if pictures:
             with working(f"asking {len(posterior)} samples about {len(pictures)} images"):
                 prediction = _ask(posterior, [picture for _, picture in pictures], place)
