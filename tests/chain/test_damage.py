@@ -3,11 +3,13 @@
 import json
 import os
 import resource
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from atmc.chain.files import DamagedFileError
 from atmc.chain.manifest import Manifest
 from atmc.chain.progress import Progress
 from atmc.chain.rundir import RunDir
@@ -221,3 +223,22 @@ def test_hostile_manifests_and_checkpoints_are_only_data(tiny: Any, half: Any) -
         (folder / name).write_text(json.dumps({"format": 1, "samples": "x"}))
     with pytest.raises(RunError, match="altered"):
         RunDir.open(folder)
+
+
+def test_a_chain_that_is_gone_is_noticed(tiny: Any, change: Any, tmp_path: Path) -> None:
+    """One of two chains: its manifests alone, then the whole folder. The other's samples are kept throughout."""
+    recipe = change(tiny, chains=2)
+    assert run(recipe, tmp_path / "run", progress=None).status == "done"
+    lost = tmp_path / "run" / "chains" / "1"
+    for manifest in lost.glob("manifest*"):
+        manifest.unlink()
+    found = RunDir.open(tmp_path / "run")
+    assert len(found.bank) == 5
+    assert any("chain 1 of 2 has no manifest" in note for note in found.notes)
+    with pytest.raises(DamagedFileError, match="missing, though there are samples or checkpoints"):
+        run(recipe, tmp_path / "run", progress=None)
+    shutil.rmtree(lost)
+    listen = Listen()
+    assert run(recipe, tmp_path / "run", progress=listen).status == "done"
+    assert any("begins anew" in text for text in listen.notes)
+    assert len(RunDir.open(tmp_path / "run").bank) == 10

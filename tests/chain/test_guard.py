@@ -35,6 +35,32 @@ def test_a_network_that_starts_badly_is_given_its_start() -> None:
     assert guard.judge([50.0] * 100 + [60.0] * 100, 0) is None
 
 
+def test_it_says_since_when() -> None:
+    guard = Guard(4.0, 10)
+    losses = [2.3] * 30 + [100.0] + [2.3] * 20 + [30.0, 8.0, 30.0] + [40.0] * 40
+    found = guard.judge(losses, 1000)
+    assert found is not None
+    assert found.step > 1054
+    assert found.since == 1051  # not the one bad batch before
+
+
+def test_most_of_the_last_losses_tell_before_the_mean_does() -> None:
+    guard = Guard(4.0, 10)
+    assert guard.judge([2.3] * 30 + [100.0, 2.3, 100.0], 0) is None
+    assert guard.suspect() is None  # two of five
+    assert guard.judge([30.0], 33) is None
+    found = guard.suspect()
+    assert found is not None
+    assert (found.step, found.since) == (34, 30)
+
+
+def test_a_state_from_before_recent_losses_were_kept() -> None:
+    guard = Guard(4.0, 10)
+    guard.load({"mean": 2.0, "start_sum": 40.0, "seen": 30})
+    assert guard.suspect() is None
+    assert guard.divergence(7, "why").since == 7
+
+
 def test_state_survives_and_splitting_changes_nothing() -> None:
     losses = [2.0 + 0.1 * (i % 7) for i in range(100)]
     whole, parts = Guard(4.0, 10), Guard(4.0, 10)
@@ -103,6 +129,36 @@ def test_a_sample_due_right_after_a_divergence_is_not_taken(
     assert event["diverged_at"] == 23
     assert [found.bank.meta(i)["index"] for i in range(5)] == [0, 1, 2, 3, 4]
     assert all(bool(t.isfinite().all()) for sample in found.bank for t in sample.values())
+
+
+@pytest.mark.parametrize("at", [20, 21, 22, 23])
+@pytest.mark.parametrize("evaluate", [["test"], []])
+def test_a_sample_of_a_chain_that_explodes_without_a_nan_is_not_kept(
+    tiny: Any, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, evaluate: list[str]
+) -> None:
+    """A sample is due at step 23: the running mean knows nothing yet, nor, at 22 and 23, do the last losses."""
+    Explosion(monkeypatch, [at], 30.0)
+    recipe = change(tiny, run={"evaluate": evaluate})
+    assert run(recipe, tmp_path / "run", progress=None).status == "done"
+    found = RunDir.open(tmp_path / "run")
+    events = [row for row in found.metrics() if row["event"] == "rollback"]
+    assert len(events) == 1, events
+    assert events[0]["since"] in (at, at + 1)
+    assert events[0]["step"] < at
+    assert [found.bank.meta(i)["index"] for i in range(len(found.bank))] == [0, 1, 2, 3, 4]
+    for sample in found.bank:
+        assert all(float(t.abs().max()) < 10.0 for t in sample.values())
+
+
+def test_a_second_divergence_goes_back_further(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Explosion(monkeypatch, [38, 38])
+    assert run(tiny, tmp_path / "run", progress=None).status == "done"
+    found = RunDir.open(tmp_path / "run")
+    events = [row for row in found.metrics() if row["event"] == "rollback"]
+    steps = [row["step"] for row in events]
+    assert len(steps) == 2
+    assert steps[1] < steps[0]
+    assert len(found.bank) == 5
 
 
 def test_a_checkpoint_is_never_made_of_a_diverged_chain(

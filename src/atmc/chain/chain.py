@@ -110,10 +110,10 @@ class Chain(Motor):
         if self.stream is not None:
             self.stream.synchronize()
         if not all_finite(list(self.model.state_dict().values())):
-            return Divergence(self.done, float("nan"), "a weight is not finite")
+            return self.guard.divergence(self.done, "a weight is not finite")
         if skipped := self._skipped():
-            return Divergence(self.done, float("nan"), skipped)
-        return None
+            return self.guard.divergence(self.done, skipped)
+        return self.guard.suspect()
 
     def _skipped(self) -> str | None:
         """What the sampler has to say about steps it left out on the device, for a gradient that was not finite."""

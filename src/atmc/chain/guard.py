@@ -2,10 +2,12 @@
 
 The device writes each step's loss into a buffer; the host looks at the buffer once in a while. So the guard costs a
 step nothing, and learns of a divergence some steps late, which is why a sample is only taken after its own steps were
-judged.
+judged, and why a divergence says since when: samples and checkpoints of that time are not to be trusted.
 """
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +15,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where and how a chain diverged."""
+    """Where and how a chain diverged; `since` is the first step with a loss beyond the limit, which may be earlier."""
 
     step: int
     loss: float
     reason: str
+    since: int
 
 
 class Guard:
@@ -29,6 +32,7 @@ class Guard:
     """
 
     START = 20  # steps whose mean counts as the start
+    FEW = 5  # losses whose median tells, where there is no time for the running mean
 
     def __init__(self, factor: float, classes: int, span: int = 50) -> None:
         self.factor = factor
@@ -37,6 +41,8 @@ class Guard:
         self.mean = math.nan
         self.start_sum = 0.0
         self.seen = 0
+        self.recent: deque[float] = deque(maxlen=2 * span)
+        self.next_step = 0  # that of the loss to come
 
     @property
     def limit(self) -> float:
@@ -49,21 +55,48 @@ class Guard:
         """Take in the losses of consecutive steps; the first that shows a divergence ends it."""
         for offset, loss in enumerate(losses):
             step = first_step + offset
+            self.recent.append(loss)
+            self.next_step = step + 1
             if not math.isfinite(loss):
-                return Divergence(step, loss, "the loss is not finite")
+                return self.divergence(step, "the loss is not finite")
             if self.seen < self.START:
                 self.start_sum += loss
             self.seen += 1
             self.mean = loss if math.isnan(self.mean) else self.keep * self.mean + (1 - self.keep) * loss
             if self.mean > self.limit:
-                return Divergence(step, loss, f"the running loss {self.mean:.3g} is above {self.limit:.3g}")
+                return self.divergence(step, f"the running loss {self.mean:.3g} is above {self.limit:.3g}")
         return None
+
+    def suspect(self) -> Divergence | None:
+        """Whether most of the last few losses are beyond the limit, which the running mean will only learn later.
+
+        For moments at which something is about to be kept: one bad batch does no harm, three of five do.
+        """
+        few = list(self.recent)[-self.FEW :]
+        if len(few) < self.FEW or statistics.median(few) <= self.limit:
+            return None
+        return self.divergence(self.next_step, f"most of the last {self.FEW} losses are above {self.limit:.3g}")
+
+    def divergence(self, step: int, reason: str) -> Divergence:
+        """A divergence found at a step, and since when by the losses before it: back to a few good ones in a row."""
+        since, good = step, 0
+        for before, loss in enumerate(reversed(self.recent), start=1):
+            good = good + 1 if loss <= self.limit else 0
+            if good == self.FEW:
+                break
+            if good == 0:
+                since = min(step, self.next_step - before)
+        return Divergence(step, self.recent[-1] if self.recent else math.nan, reason, since)
 
     def state(self) -> dict[str, Any]:
         mean = None if math.isnan(self.mean) else self.mean
-        return {"mean": mean, "start_sum": self.start_sum, "seen": self.seen}
+        recent = {"next_step": self.next_step, "recent": list(self.recent)}
+        return {"mean": mean, "start_sum": self.start_sum, "seen": self.seen, **recent}
 
     def load(self, state: dict[str, Any]) -> None:
         self.mean = math.nan if state["mean"] is None else float(state["mean"])
         self.start_sum = float(state["start_sum"])
         self.seen = int(state["seen"])
+        self.next_step = int(state.get("next_step", 0))
+        self.recent.clear()
+        self.recent.extend(float(loss) for loss in state.get("recent", []))

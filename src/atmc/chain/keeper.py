@@ -49,7 +49,7 @@ class Keeper:
             self.checkpoint()
         else:
             self.chain.world.wait()
-            self._load(saved if saved is not None else self._read(0))
+            self._load(saved if saved is not None else self._read())
             if self.store is not None:
                 self._heal()
         self.done = self.chain.finished
@@ -100,10 +100,11 @@ class Keeper:
             self.checkpoint()
 
     def _sample(self) -> Divergence | None:
-        """Take the sample that is due. It enters the bank only if all it leads to is finite."""
+        """Take the sample that is due. It enters the bank only if all it leads to is finite and not hopeless."""
         bad = self.store is not None and not self._try_sample(self.store)
         if self.chain.world.agree([bad])[0]:
-            return Divergence(self.chain.done, float("nan"), "a sample's predictions are not finite")
+            reason = "a sample's predictions are not finite, or no better than chance and far too sure"
+            return self.chain.guard.divergence(self.chain.done, reason)
         return None
 
     def _try_sample(self, store: ChainStore) -> bool:
@@ -114,7 +115,7 @@ class Keeper:
         tensors = known if known is not None else chain.sample()
         before = chain.evaluator.state()
         predictions, scores = chain.evaluator.add(tensors)
-        if not all_finite([*tensors.values(), *predictions.values()]):
+        if not all_finite([*tensors.values(), *predictions.values()]) or self._hopeless(scores):
             chain.evaluator.load(before)
             return False
         place = {
@@ -130,6 +131,18 @@ class Keeper:
         self._row({"event": "sample", "index": index, **place, "scores": scores, **readings})
         chain.resume()
         return True
+
+    def _hopeless(self, scores: dict[str, Any]) -> bool:
+        """Whether the weights broke with the very last step, which no loss has shown yet, but the predictions do."""
+        if self.chain.likelihood.task != "classification":
+            return False
+        for split, found in scores.items():
+            labels = self.chain.evaluator.labels[split].flatten()
+            chance = float(labels.bincount().max()) / len(labels) + len(labels) ** -0.5
+            accuracy, nll = found["single"]["accuracy"], found["single"]["nll"]
+            if nll > self.chain.guard.limit * (1.0 if accuracy <= chance else 4.0):
+                return True
+        return False
 
     def _predictions(self, index: int, predictions: dict[str, Tensor]) -> None:
         assert self.store is not None
@@ -167,12 +180,13 @@ class Keeper:
                 f"chain {chain.number} diverged at step {divergence.step} ({divergence.reason}) after {rollbacks} "
                 f"rollbacks (run.max_rollbacks): lower sampler.lr or the speeds; its {self.samples} samples are kept"
             )
-        # A second divergence from the same checkpoint puts that checkpoint in doubt: then the one before.
-        saved = self._read(0)
-        if saved.step == self._rolled_back_to:
-            saved = self._read(1)
+        set_aside = self._set_aside(divergence)
+        saved = self._read(divergence.since)
+        if saved.step == self._rolled_back_to:  # a second divergence from there: then the one before
+            saved = self._read(saved.step)
         self._rolled_back_to = saved.step
         self._load(saved)
+        chain.world.wait()  # all have read: now the files may change
         chain.rollbacks = rollbacks + 1
         chain.clock.set(saved.step, scale * run.rollback_factor)
         self._row(
@@ -181,7 +195,9 @@ class Keeper:
                 "step": saved.step,
                 "epoch": chain.schedule.epoch(saved.step),
                 "diverged_at": divergence.step,
+                "since": divergence.since,
                 "reason": divergence.reason,
+                "set_aside": set_aside,
                 "lr_scale": chain.clock.scale,
                 "rollbacks": chain.rollbacks,
             }
@@ -192,11 +208,23 @@ class Keeper:
         )
         self.checkpoint()
 
+    def _set_aside(self, divergence: Divergence) -> list[int]:
+        """Take samples out of the bank that were drawn when the chain had diverged already; which they were."""
+        if self.store is None:
+            return []
+        bad = [at for at, entry in enumerate(self.store.bank.entries) if entry.step >= divergence.since]
+        numbers = [int(self.store.bank.meta(at)["index"]) for at in bad]
+        for at in reversed(bad):
+            self.store.bank.set_aside(at, f"drawn at or after step {divergence.since}, where the chain diverged")
+        for number in numbers:
+            self.store.forget_predictions(number)
+        return numbers
+
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def _read(self, back: int) -> Saved:
+    def _read(self, before: int | None = None) -> Saved:
         store = self.store if self.store is not None else ChainStore(Manifest.load(self.folder))
-        return store.read(back)
+        return store.read(before)
 
     def _load(self, saved: Saved) -> None:
         self.chain.load(saved.step, saved.tensors, saved.values)

@@ -53,7 +53,14 @@ class RunDir:
         recipe = read_recipe(top)
         parts = [top]
         if recipe.chains > 1:
-            parts = [Manifest.load(f) for f in chain_folders(folder, recipe) if Manifest.exists(f)]
+            folders = chain_folders(folder, recipe)
+            parts = [Manifest.load(f) for f in folders if Manifest.exists(f)]
+            if parts:
+                top.notes += [
+                    f"{f}: chain {number} of {recipe.chains} has no manifest, so none of its samples are used"
+                    for number, f in enumerate(folders)
+                    if not Manifest.exists(f)
+                ]
         return cls(folder, recipe, top, parts)
 
     @property

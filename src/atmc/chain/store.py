@@ -16,7 +16,7 @@ from torch import Tensor
 from atmc.chain.bank import SampleBank
 from atmc.chain.files import DamagedFileError, problem, read_tensors, sweep, tensors_to_bytes, write_bytes
 from atmc.chain.journal import Journal
-from atmc.chain.manifest import Manifest
+from atmc.chain.manifest import NAME, Manifest
 from atmc.errors import RunError
 
 KEPT = 2  # checkpoints: the newest and the one before
@@ -47,22 +47,31 @@ class ChainStore:
         """The store in `folder`; a new one, with `values` in its manifest, where there is none."""
         if Manifest.exists(folder):
             return cls(Manifest.load(folder), chain)
+        if any((folder / "samples").glob("*.safetensors")) or any((folder / "checkpoint").glob("*.safetensors")):
+            raise DamagedFileError(folder / NAME, "is missing, though there are samples or checkpoints beside it")
         store = cls(Manifest.create(folder, chain=chain, checkpoints=[], **values), chain)
+        if _others_have_begun(folder):
+            store.notes.append(f"{folder}: is missing, though other chains of this run are there; it begins anew")
         store.manifest.commit()
         return store
 
     # -- writing -------------------------------------------------------------------------------------------------
 
     def checkpoint(self, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Write a checkpoint and commit it together with everything recorded since the last one."""
-        listed = self.manifest.values["checkpoints"]
-        number = 1 + max((int(record["number"]) for record in listed), default=-1)
+        """Write a checkpoint and commit it together with everything recorded since the last one.
+
+        It replaces one of the same step, and after a rollback those of later steps: the one before stays another one.
+        """
+        before = self.manifest.values["checkpoints"]
+        number = 1 + max((int(record["number"]) for record in before), default=-1)
         relative = f"checkpoint/{number:06d}.safetensors"
         meta = {"step": step, "values": dict(values)}
         written = write_bytes(self.folder / relative, tensors_to_bytes(tensors, meta))
         self.manifest.record(relative, written)
-        listed.append({"number": number, "file": relative, "step": step, "metrics": self.journal.mark()})
-        dropped, self.manifest.values["checkpoints"] = listed[:-KEPT], listed[-KEPT:]
+        own = {"number": number, "file": relative, "step": step, "metrics": self.journal.mark()}
+        kept = [*(record for record in before if int(record["step"]) < step), own][-KEPT:]
+        dropped = [record for record in before if record not in kept]
+        self.manifest.values["checkpoints"] = kept
         for record in dropped:
             self.manifest.forget(record["file"])
         self.manifest.commit()
@@ -78,6 +87,12 @@ class ChainStore:
         relative = f"predictions/{split}/{index:04d}.safetensors"
         meta = {"split": split, "index": index, "chain": self.chain}
         self.manifest.record(relative, write_bytes(self.folder / relative, tensors_to_bytes(tensors, meta)))
+
+    def forget_predictions(self, index: int) -> None:
+        """Of a sample that was set aside; committed with the next checkpoint."""
+        name = f"{index:04d}.safetensors"
+        for relative in [f for f in self.manifest.values["files"] if f.startswith("predictions/") and f.endswith(name)]:
+            self.manifest.forget(relative)
 
     def sample_at(self, index: int) -> dict[str, Tensor] | None:
         """Sample number `index` where the bank has it already, as after falling back to an older checkpoint."""
@@ -119,10 +134,11 @@ class ChainStore:
             "intact and can be evaluated, but this run cannot go on"
         )
 
-    def read(self, back: int = 0) -> Saved:
-        """The newest checkpoint, or the one `back` before it where there is one."""
+    def read(self, before: int | None = None) -> Saved:
+        """The newest checkpoint, or the newest from before a step; the oldest where there is none such."""
         listed = self.manifest.values["checkpoints"]
-        record = listed[max(0, len(listed) - 1 - back)]
+        earlier = [r for r in listed if before is None or int(r["step"]) < before]
+        record = earlier[-1] if earlier else listed[0]
         tensors, meta = read_tensors(*self.manifest.entry(record["file"]))
         return Saved(int(meta["step"]), tensors, meta["values"])
 
@@ -145,3 +161,11 @@ class ChainStore:
         for path in (self.folder / "checkpoint").glob("*.safetensors"):
             if f"checkpoint/{path.name}" not in keep:
                 path.unlink()
+
+
+def _others_have_begun(folder: Path) -> bool:
+    """Whether other chains of the run that `folder` belongs to have got further than their first checkpoint."""
+    if folder.parent.name != "chains":
+        return False
+    others = [Manifest.load(other).values for other in folder.parent.glob("*") if Manifest.exists(other)]
+    return any(record["step"] > 0 for values in others for record in values.get("checkpoints", []))
