@@ -44,14 +44,22 @@ def test_it_says_since_when() -> None:
     assert found.since == 1051  # not the one bad batch before
 
 
-def test_most_of_the_last_losses_tell_before_the_mean_does() -> None:
+def test_the_last_losses_tell_before_the_mean_does() -> None:
     guard = Guard(4.0, 10)
     assert guard.judge([2.3] * 30 + [100.0, 2.3, 100.0], 0) is None
     assert guard.suspect() is None  # two of five
-    assert guard.judge([30.0], 33) is None
-    found = guard.suspect()
+    assert guard.judge([80.0], 33) is None
+    found = guard.suspect()  # three, and far beyond
     assert found is not None
     assert (found.step, found.since) == (34, 30)
+
+
+def test_all_of_the_last_losses_must_be_a_little_beyond() -> None:
+    guard = Guard(4.0, 10)
+    assert guard.judge([2.3] * 30 + [10.0] * 4, 0) is None
+    assert guard.suspect() is None
+    assert guard.judge([10.0], 34) is None
+    assert guard.suspect() is not None
 
 
 def test_a_state_from_before_recent_losses_were_kept() -> None:

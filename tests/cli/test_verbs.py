@@ -289,3 +289,25 @@ def test_rows_of_two_runs_of_one_recipe_are_told_apart_on_a_terminal(tiny, tmp_p
     out = atmc("report", tiny, "again", "--out", "r.html").out
     assert "again: ATMC (posterior predictive)" in out
     assert "tiny: ATMC (posterior predictive)" in out
+
+
+@pytest.mark.parametrize("harm", ["remove", "flip"])
+def test_evaluate_and_report_name_damage_and_go_on(tiny, tmp_path, harm):
+    run = tmp_path / "run"
+    shutil.copytree(tiny, run)
+    sample = sorted((run / "samples").iterdir())[0]
+    raw = bytearray(sample.read_bytes())
+    sample.unlink()
+    if harm == "flip":
+        raw[len(raw) // 2] ^= 1
+        sample.write_bytes(raw)
+    for verb in ("evaluate", "report"):
+        result = atmc(verb, run)
+        assert result.code == 0, result
+        assert "damaged: " in result.err
+        assert sample.name in result.err
+        assert f"atmc sample {run}" in result.err
+        told = atmc(verb, run, "--json")
+        assert sample.name in json.loads(told.out)["damaged"][0]
+    assert f"Damaged: {sample}" in (run / "report.html").read_text()
+    assert "damaged" not in json.loads(atmc("evaluate", tiny, "--json").out)

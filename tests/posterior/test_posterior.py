@@ -292,3 +292,15 @@ def test_a_batch_of_nothing_is_refused() -> None:
     for ask in (posterior.predict, posterior.sample_probs):
         with pytest.raises(ValueError, match="batch_size must be at least 1"):
             ask(inputs(3), batch_size=0)
+
+
+def test_what_cannot_be_predicted_is_named() -> None:
+    posterior = Posterior(bank(2), network(), mean=(0.5,) * 3, std=(0.2,) * 3)
+    with pytest.raises(ValueError, match="must be a tensor, an array"):
+        posterior.predict("photo.png")
+    with pytest.raises(ValueError, match="1 channels, the network takes 3"):
+        posterior.predict(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), device="cpu")
+    with pytest.raises(ValueError, match="'graph' is for CUDA"):
+        posterior.predict(inputs(), strategy="graph", device="cpu")
+    with pytest.raises(ValueError, match="CUDA devices"):
+        posterior.predict(inputs(), device="cuda:99")

@@ -32,7 +32,8 @@ class Guard:
     """
 
     START = 20  # steps whose mean counts as the start
-    FEW = 5  # losses whose median tells, where there is no time for the running mean
+    FEW = 5  # losses that tell, where there is no time for the running mean
+    FAR = 4.0  # times the limit
 
     def __init__(self, factor: float, classes: int, span: int = 50) -> None:
         self.factor = factor
@@ -68,14 +69,15 @@ class Guard:
         return None
 
     def suspect(self) -> Divergence | None:
-        """Whether most of the last few losses are beyond the limit, which the running mean will only learn later.
+        """Whether the last few losses are all beyond the limit, or most of them far: the running mean learns it later.
 
-        For moments at which something is about to be kept: one bad batch does no harm, three of five do.
+        For moments at which something is about to be kept. Small batches of a hot chain are above the limit now and
+        then, which is no divergence.
         """
         few = list(self.recent)[-self.FEW :]
-        if len(few) < self.FEW or statistics.median(few) <= self.limit:
+        if len(few) < self.FEW or not (min(few) > self.limit or statistics.median(few) > self.FAR * self.limit):
             return None
-        return self.divergence(self.next_step, f"most of the last {self.FEW} losses are above {self.limit:.3g}")
+        return self.divergence(self.next_step, f"the last losses are above {self.limit:.3g}")
 
     def divergence(self, step: int, reason: str) -> Divergence:
         """A divergence found at a step, and since when by the losses before it: back to a few good ones in a row."""

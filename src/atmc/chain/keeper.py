@@ -13,7 +13,7 @@ from torch import Tensor
 from atmc.chain.chain import Chain
 from atmc.chain.evaluate import from_file, to_file
 from atmc.chain.files import read_tensors
-from atmc.chain.guard import Divergence
+from atmc.chain.guard import Divergence, Guard
 from atmc.chain.manifest import Manifest
 from atmc.chain.pack import all_finite
 from atmc.chain.progress import Progress
@@ -140,7 +140,7 @@ class Keeper:
             labels = self.chain.evaluator.labels[split].flatten()
             chance = float(labels.bincount().max()) / len(labels) + len(labels) ** -0.5
             accuracy, nll = found["single"]["accuracy"], found["single"]["nll"]
-            if nll > self.chain.guard.limit * (1.0 if accuracy <= chance else 4.0):
+            if nll > self.chain.guard.limit * (2.0 if accuracy <= chance else Guard.FAR):
                 return True
         return False
 

@@ -73,6 +73,17 @@ class RunDir:
         """What was found damaged while opening, one line each."""
         return [note for part in {id(m): m for m in (self.top, *self.parts)}.values() for note in part.notes]
 
+    def damage(self) -> list[str]:
+        """All that is wrong with its files, or was and cost a sample, one line each. Reads every sample."""
+        torn = [str(error) for _, error in self.bank.problems()] if self.parts else []
+        lost = [
+            f"{part.locate(str(entry['file']))}: no longer in the bank: {entry['reason']}"
+            for part in self.parts
+            for entry in part.values.get("lost", [])
+            if entry["index"] not in {kept["index"] for kept in part.values["samples"]}
+        ]
+        return [*self.notes, *torn, *lost]
+
     @property
     def bank(self) -> SampleBank:
         """All samples, of all chains."""

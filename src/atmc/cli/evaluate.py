@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
     """The verb; returns the exit code."""
-    from atmc.cli.runs import check_device
+    from atmc.cli.runs import check_device, tell_damage
     from atmc.report.reading import Reading
 
     place = check_device(device)
@@ -25,6 +25,8 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
             result = _own(reading, data, split, place)
         else:
             data, result = _other(reading, on, split, place)
+    if damaged := tell_damage(run):
+        result["damaged"] = damaged
     if as_json:
         emit(result)
         return 0

@@ -36,6 +36,9 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
         remark(f"Pictures are brought to {SIDE} × {SIDE} pixels; for more detail name {finer}")
         name = f"{name}?size={SIDE}"
     _look(name)
+    # The whole path: a run is gone on with, and reported on, from other folders than this one.
+    folder, mark, wishes = name.removeprefix(PREFIX).partition("?")
+    name = f"{PREFIX}{Path(folder).expanduser().resolve()}{mark}{wishes}"
     source = data.open_source(name, "train")
     if len(source.classes) < 2:
         raise InputError(f"{name} has pictures of one class only: add a sub-folder with those of another")

@@ -13,6 +13,7 @@ def report(
     runs: Sequence[Path], *, out: Path | None, figures: Path | None, strangers: Sequence[str], as_json: bool
 ) -> int:
     """The verb; returns the exit code."""
+    from atmc.cli.runs import tell_damage
     from atmc.report import build
     from atmc.report.table import as_json as table_json
     from atmc.report.table import rows
@@ -29,6 +30,7 @@ def report(
     typed = command("atmc", "report", *runs, *(word for kind in strangers for word in ("--ood", kind)))
     with working(f"reading {len(runs)} run{'s' * (len(runs) != 1)} and drawing"):
         data = build(runs, page, figures, strangers=strangers, command=typed)
+    damaged = [line for run in runs for line in tell_damage(run)]
     if as_json:
         import json
 
@@ -37,6 +39,7 @@ def report(
                 "report": str(page),
                 "figures": str(figures) if figures else None,
                 "rows": json.loads(table_json(rows(data.runs))),
+                **({"damaged": damaged} if damaged else {}),
             }
         )
         return 0

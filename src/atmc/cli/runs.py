@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atmc.cli.console import command, working
+from atmc.cli.console import command, remark, working
 from atmc.cli.main import Stopped
 from atmc.errors import InputError
 
@@ -44,6 +44,18 @@ def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[in
     if not (width.isdecimal() and height.isdecimal() and 0 < int(width) < 10_000 and 0 < int(height) < 10_000):
         raise InputError(f"--size {size}: write it as WIDTHxHEIGHT, for example 32x32")
     return len(posterior.mean) or 3, int(height), int(width)
+
+
+def tell_damage(path: Path) -> list[str]:
+    """Say on stderr what is wrong with a run's files and what to do; a result made of the rest must not hide it."""
+    from atmc.chain.rundir import RunDir
+
+    found = RunDir.open(path).damage()
+    for line in found:
+        remark(f"damaged: {line}")
+    if found:
+        remark(f"What is whole was used. {command('atmc', 'sample', path)} sets damaged samples aside and goes on.")
+    return found
 
 
 def check_device(name: str | None) -> str | None:

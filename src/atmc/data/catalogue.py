@@ -75,6 +75,8 @@ def fetch(
     """
     place, tell = _root(root), progress or silent
     given = None if source is None else Path(source).expanduser()
+    if given is not None and not given.exists():
+        raise InputError(f"{given} does not exist: name the folder or archive that {name} is in")
     try:
         if name == "cifar10":
             return cifar10.fetch(place, given, tell)

@@ -95,7 +95,7 @@ def _common_size(files: list[Path]) -> tuple[int, int]:
                 sizes.add((picture.height, picture.width))
                 shorter.append(min(picture.size))
         except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(f"{file} is no readable image: {error}") from error
+            raise InputError(f"{file} is no readable image ({error}): mend it or take it away") from error
     if len(sizes) == 1:
         return sizes.pop()
     side = min(LARGEST_SIDE, int(np.median(shorter)))

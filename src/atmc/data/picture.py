@@ -52,7 +52,7 @@ def decode(data: bytes, where: str, view: View, words: tuple[int, int] | None = 
             box = middle(picture.size, view) if words is None else random_box(picture.size, view, words)
             pixels = _cut(picture, view, box, reduce=words is not None)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise InputError(f"{where} is no readable image: {error}") from error
+        raise InputError(f"{where} is no readable image ({error}): mend it or take it away") from error
     return np.ascontiguousarray(pixels[:, ::-1]) if words is not None and words[0] & 1 else pixels
 
 

@@ -20,7 +20,10 @@ def home_of(inputs: Any) -> torch.device:
 def pick_device(home: torch.device, device: torch.device | str | None) -> torch.device:
     """The device named; else the inputs' own if it is an accelerator; else CUDA where there is one."""
     if device is not None:
-        return torch.device(device)
+        found = torch.device(device)
+        if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+            raise ValueError(f"device {device}: this machine has {torch.cuda.device_count()} CUDA devices")
+        return found
     if home.type != "cpu":
         return home
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -35,6 +38,8 @@ def as_batches(inputs: Any, size: int) -> tuple[Iterable[Tensor], int | None]:
     """
     if size < 1:
         raise ValueError(f"batch_size must be at least 1, not {size}")
+    if isinstance(inputs, str | bytes):
+        raise ValueError("inputs must be a tensor, an array, a data set or batches of them; atmc predict takes files")
     whole = getattr(inputs, "images", inputs)
     if isinstance(whole, np.ndarray):
         whole = torch.from_numpy(np.ascontiguousarray(whole))
@@ -64,6 +69,10 @@ class Pixels:
         self._there: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, raw: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        if raw.dtype == torch.uint8 and self.mean and raw.shape[1] != len(self.mean):
+            raise ValueError(
+                f"inputs of shape {list(raw.shape)} have {raw.shape[1]} channels, the network takes {len(self.mean)}"
+            )
         x = raw.to(device, non_blocking=True)
         if x.dtype == torch.uint8:
             x = x.float() / 255.0

@@ -43,6 +43,8 @@ def predict(
     home = home_of(inputs)
     target = pick_device(home, device)
     batches, count = as_batches(inputs, batch_of(batch_size, target))
+    if strategy == "graph" and target.type != "cuda":
+        raise ValueError(f"strategy 'graph' is for CUDA devices, not for {target}: choose loop, together or auto")
     groups = grouped(posterior, target, samples_at_once)
     if len(groups) > 1 and isinstance(batches, Iterator):
         batches = list(batches)  # a one-pass stream has to be kept to be passed through the next group

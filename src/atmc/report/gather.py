@@ -80,7 +80,7 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
     summary = metrics.summary(probs, labels)
     recipe, manifest = reading.recipe, reading.run.manifest
     sampled = recipe.sampler.name != "sgd"
-    notes = list(reading.run.notes)
+    notes = [f"Damaged: {line}" for line in reading.run.damage()]
     if reading.run.status != "done":
         notes.append(f"This run has not finished; go on with: atmc sample {reading.path}")
     scaled, scaled_by = _scaled(reading, mean, labels)
