@@ -111,6 +111,44 @@ def test_shared_thermostat_survives_new_parameters(kit):
     )
 
 
+def test_a_shared_thermostat_starts_at_one_value(kit):
+    """Groups that ask for different ones are refused, when they come and later."""
+    params = kit.problem(large=False)
+    groups = [{"params": params[:2], "thermostat_init": 2.0}, {"params": params[2:], "thermostat_init": -1.0}]
+    with pytest.raises(ValueError, match=r"thermostat_init of group 1 is -1 and that of group 0 2"):
+        atmc.SGNHT(groups, thermostat="scalar")
+    assert atmc.SGNHT(groups, thermostat="element").state[params[2]]["thermostat"] == -1.0
+    sampler = atmc.SGNHT(params[:2], thermostat="scalar", thermostat_init=2.0)
+    with pytest.raises(ValueError, match="thermostat_init of group 1"):
+        sampler.add_param_group({"params": params[2:], "thermostat_init": 0.0})
+    assert len(sampler.param_groups) == 1
+    assert set(sampler.state) == set(params[:2])
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+def test_a_shared_thermostat_is_one_number_in_every_precision(kit, body):
+    """From the start (0.1 is not the same number in all precisions), along the way, and after loading."""
+    params = [torch.nn.Parameter(torch.ones(5)), torch.nn.Parameter(torch.ones(4, dtype=torch.float64))]
+    options = {"lr": 0.1, "noise": 1.0, "momentum_init": "law", "thermostat": "scalar", "body": body}
+    sampler = atmc.SGNHT(params, thermostat_init=0.1, **options)
+
+    def one():
+        return {float(state["thermostat"]) for state in sampler.state.values()}
+
+    assert len(one()) == 1
+    for step in range(20):
+        kit.run(sampler, params, 1, start=step)
+        assert len(one()) == 1
+    state, before = sampler.state_dict(), one()
+    state["state"][1]["thermostat"] += 1e-9  # as states had it when each precision kept a sum of its own
+    sampler.load_state_dict(state)
+    assert one() == before
+    state["state"][1]["thermostat"] += 1.0
+    with pytest.raises(ValueError, match="thermostat is to be one for all"):
+        sampler.load_state_dict(state)
+    assert one() == before
+
+
 @pytest.mark.parametrize(
     ("cls", "first", "second"),
     [

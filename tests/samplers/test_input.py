@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import atmc
+from atmc.samplers import checks
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,78 @@ def test_a_group_whose_noise_is_less_than_the_estimate_is_refused(kit):
     with pytest.raises(ValueError, match=r"noise of group 1 is 0\.5"):
         sampler.add_param_group({"params": params[2:], "noise": 0.5})
     assert len(sampler.param_groups) == 1
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+def test_noise_lowered_below_the_estimate_is_caught_at_the_step(kit, body):
+    params = kit.problem(large=False)
+    sampler = atmc.SGHMC(params, lr=0.1, noise=2.0, noise_estimate=1.0, body=body)
+    kit.run(sampler, params, 1)
+    before = kit.snapshot(sampler, params)
+    sampler.param_groups[0]["noise"] = 0.5
+    kit.set_gradients(params, 1)
+    with pytest.raises(ValueError, match=r"noise of group 0 is 0\.5, less than noise_estimate"):
+        sampler.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
+    sampler.param_groups[0]["noise"] = 1.0
+    sampler.step()
+
+
+@pytest.mark.parametrize("bad", ["1", None, math.nan, True, [0.5]])
+@pytest.mark.parametrize(
+    ("key", "build"),
+    [
+        ("noise_estimate", lambda p, v: atmc.SGHMC([p], noise_estimate=v)),
+        ("decay", lambda p, v: atmc.SGLD([p], preconditioner="rmsprop", decay=v)),
+        ("epsilon", lambda p, v: atmc.SGLD([p], preconditioner="rmsprop", epsilon=v)),
+        ("momentum", lambda p, v: atmc.ATMC.from_speeds([p], lr=1e-3, speed=1e-4, momentum=v)),
+        ("speed", lambda p, v: atmc.ATMC.from_speeds([p], lr=1e-3, speed=v)),
+        ("cycle", lambda p, v: atmc.CyclicCosine(atmc.SGLD([p]), v)),
+        ("steps_per_epoch", lambda p, v: atmc.CyclicCosine(atmc.SGLD([p]), 2, [] if v is None else v)),
+    ],
+)
+def test_what_is_no_number_is_named(key, build, bad):
+    with pytest.raises(ValueError, match=f"^{key} must be"):
+        build(torch.nn.Parameter(torch.zeros(2)), bad)
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("how", ["in place", "replaced", "inference"])
+@pytest.mark.parametrize("bad", [-1.0, 0.0, math.nan, math.inf])
+def test_masses_of_elements_that_went_bad_are_caught_at_the_step(kit, body, how, bad):
+    params = [torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.ones(3))]
+    with torch.inference_mode(how == "inference"):
+        masses = [torch.ones(4), torch.ones(3)]
+    sampler = atmc.ATMC(params, lr=0.1, noise=1.0, mass=masses, body=body)
+    kit.run(sampler, params, 2)
+    before = kit.snapshot(sampler, params)
+    with torch.inference_mode(how == "inference"):
+        if how == "replaced":
+            masses[1] = sampler.param_groups[0]["mass"][1] = torch.ones(3)
+        masses[1][2] = bad
+    kit.set_gradients(params, 2)
+    for _ in range(2):  # and it stays caught
+        with pytest.raises(ValueError, match="mass of parameter 1 of group 0"):
+            sampler.step()
+        assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
+    with torch.inference_mode(how == "inference"):
+        masses[1][2] = 2.0
+    sampler.step()
+
+
+def test_masses_of_elements_are_looked_at_only_when_they_changed(kit, monkeypatch):
+    looked = []
+    monkeypatch.setattr(checks, "check_element_masses", lambda mass, name: looked.append(name))
+    params = [torch.nn.Parameter(torch.ones(4))]
+    mass = torch.ones(4)
+    sampler = atmc.ATMC(params, lr=0.1, mass=[mass])
+    kit.run(sampler, params, 3)
+    before = len(looked)
+    kit.run(sampler, params, 3)
+    assert len(looked) == before
+    mass.mul_(2.0)
+    kit.run(sampler, params, 3)
+    assert len(looked) == before + 1
 
 
 def test_empty_and_wrong_parameters():

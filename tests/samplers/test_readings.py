@@ -132,19 +132,3 @@ def test_a_cycle_in_epochs_is_whole_where_it_should_be():
         schedule.step()
     assert seen[7:] == seen[:2]
     assert sampler.param_groups[0]["lr"] is lr
-
-
-def test_torch_schedulers_work_unchanged(make, kit):
-    for scheduler in (
-        lambda s: torch.optim.lr_scheduler.StepLR(s, 2, 0.5),
-        lambda s: torch.optim.lr_scheduler.CosineAnnealingLR(s, 5),
-        lambda s: torch.optim.lr_scheduler.OneCycleLR(s, 0.1, total_steps=20, cycle_momentum=False),
-        lambda s: torch.optim.lr_scheduler.LambdaLR(s, lambda t: 1 / (1 + t)),
-    ):
-        params = kit.problem(large=False)
-        sampler = make(params)
-        schedule = scheduler(sampler)
-        for step in range(5):
-            kit.run(sampler, params, 1, start=step)
-            schedule.step()
-        assert all(p.isfinite().all() for p in params)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import math
 
 import numpy as np
 import pytest
@@ -29,6 +28,7 @@ def test_resume_is_bit_exact(make, kit, body):
         scheduler.step()
     buffer = io.BytesIO()
     torch.save([sampler.state_dict(), scheduler.state_dict(), [p.detach().clone() for p in params]], buffer)
+    temperature = float(sampler.kinetic_temperature())
     for step in range(4, 9):
         kit.run(sampler, params, 1, start=step)
         scheduler.step()
@@ -42,13 +42,13 @@ def test_resume_is_bit_exact(make, kit, body):
     scheduler = torch.optim.lr_scheduler.ExponentialLR(restored, 0.9)
     restored.load_state_dict(saved)
     scheduler.load_state_dict(schedule)
+    assert repr(float(restored.kinetic_temperature())) == repr(temperature)
     torch.randn(100)
     for step in range(4, 9):
         kit.run(restored, again, 1, start=step)
         scheduler.step()
     assert same(kit.snapshot(sampler, params), kit.snapshot(restored, again))
-    a, b = float(sampler.kinetic_temperature()), float(restored.kinetic_temperature())
-    assert a == b or (math.isnan(a) and math.isnan(b)) or sampler.measure_every > 1
+    assert repr(float(restored.kinetic_temperature())) == repr(float(sampler.kinetic_temperature()))
 
 
 def test_state_is_a_copy_of_the_moment(make, kit):

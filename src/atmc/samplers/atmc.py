@@ -28,7 +28,9 @@ class ATMC(KineticSampler):
         lr: step size h; a number, or a float32 device tensor when a CUDA graph is to see it change.
         mass: m, the pre-conditioner; a number, or a sequence with a number or a tensor (one mass per element) for each
             parameter of the group.
-        noise: D, the least friction; e^(−D h) is the momentum coefficient of the equivalent SGD.
+        noise: D, the least friction; e^(−D h) is the momentum coefficient of the equivalent SGD. Where a scheduler sets
+            a group's `momentum` (`OneCycleLR`, `CyclicLR`), D = −log(momentum)/lr at each step instead: the law does
+            not depend on D. `momentum` is None, and `noise` counts, until something sets it.
         speed_limit: c. Infinite (the default) is the Gaussian kinetic energy; finite the hyperbolic, and no parameter
             then moves further than c h in a step.
         temperature: T; 1 samples the Bayes posterior, 0 switches the noise off. May be a device tensor, as `lr`.
@@ -73,6 +75,7 @@ class ATMC(KineticSampler):
             "lr": lr,
             "mass": mass,
             "noise": noise,
+            "momentum": None,
             "speed_limit": speed_limit,
             "temperature": temperature,
             "inertia": inertia,

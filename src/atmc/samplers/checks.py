@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,10 +24,27 @@ BOUNDS: dict[str, tuple[float, bool, bool]] = {
 }
 
 
-def choose(key: str, value: Any, allowed: Iterable[Any]) -> None:
+def choose(key: str, value: Any, allowed: tuple[str | None, ...]) -> None:
     """Refuse a value that is not one of those allowed."""
-    if value not in tuple(allowed):
+    if not isinstance(value, str | None) or value not in allowed:
         raise ValueError(f"{key} must be one of {', '.join(repr(a) for a in allowed)}, not {value!r}")
+
+
+def check_option(key: str, value: Any) -> Any:
+    """An option of a sampler, given to it or found in a state, as a plain value; refuse what it cannot be."""
+    if key == "friction":
+        choose(key, value, ("corrected", "frozen"))
+    elif key == "nonfinite":
+        choose(key, value, (None, "raise", "skip", "ignore"))
+    elif key == "measure_every":
+        return whole(key, value, least=1)
+    elif key == "noise_estimate":
+        return plain_number(key, value, "a finite number, at least 0", lambda v: 0.0 <= v < math.inf)
+    elif key == "decay":
+        return plain_number(key, value, "a number in [0, 1)", lambda v: 0.0 <= v < 1.0)
+    elif key == "epsilon":
+        return plain_number(key, value, "a finite and positive number", lambda v: 0.0 < v < math.inf)
+    return value  # an option of somebody's own subclass
 
 
 def parameter_name(group: dict[str, Any], number: int, index: int) -> str:
@@ -50,7 +67,7 @@ def check_group(group: dict[str, Any], number: int) -> None:
     for key in ("lr", "temperature"):
         value = group[key]
         if isinstance(value, Tensor):
-            if value.ndim != 0 or (value.is_cuda and value.dtype != torch.float32):
+            if value.ndim != 0 or value.is_complex() or (value.is_cuda and value.dtype != torch.float32):
                 raise ValueError(f"{key} of group {number} must be a 0-dim tensor, in float32 on a GPU")
             check_hyperparameters({key: float(value)}, number)
     start = group.get("thermostat_init", 0.0)
@@ -59,8 +76,32 @@ def check_group(group: dict[str, Any], number: int) -> None:
     choose(f"momentum_init of group {number}", group.get("momentum_init", "zero"), ("zero", "law"))
     masses = group.get("mass", 1.0)
     for i, m in enumerate(masses if isinstance(masses, (list, tuple)) else ()):
-        if isinstance(m, Tensor) and not bool(((m > 0) & m.isfinite()).all()):
-            raise ValueError(f"mass of parameter {parameter_name(group, number, i)} must be finite and > 0 everywhere")
+        if isinstance(m, Tensor):
+            check_element_masses(m, parameter_name(group, number, i))
+
+
+def check_element_masses(mass: Tensor, name: str) -> None:
+    """Refuse masses of single elements that are not all finite and positive; a pass over them."""
+    if mass.is_complex() or not bool(((mass > 0) & mass.isfinite()).all()):
+        raise ValueError(f"mass of parameter {name} must be finite and > 0 everywhere")
+
+
+def check_changed_masses(groups: list[dict[str, Any]], seen: dict[tuple[int, int], tuple[Tensor, int]]) -> None:
+    """Look again at masses of elements that have been replaced or written to since they were last `seen`.
+
+    On the host only, where the tensor's version tells. On a device the answer would have to be waited for, so there
+    they are looked at when a group is added or loaded, and no more.
+    """
+    for number, group in enumerate(groups):
+        masses = group.get("mass")
+        for i, mass in enumerate(masses if isinstance(masses, (list, tuple)) else ()):
+            if not isinstance(mass, Tensor) or mass.device.type != "cpu":
+                continue
+            version = -1 if mass.is_inference() else mass._version  # an inference tensor does not count its versions
+            before, last = seen.get((number, i), (None, -1))
+            if before is not mass or version != last or version == -1:
+                check_element_masses(mass, parameter_name(group, number, i))
+                seen[number, i] = (mass, version)
 
 
 def check_masses(group: dict[str, Any], number: int) -> None:
@@ -82,8 +123,8 @@ def check_masses(group: dict[str, Any], number: int) -> None:
 def check_hyperparameters(group: dict[str, Any], number: int) -> None:
     """Refuse values out of range; numbers of other libraries become plain ones.
 
-    A tensor on a device, and the masses of elements, are looked at only where a group is added: later the one would
-    synchronise and the other cost a pass.
+    A tensor on a device is looked at only where a group is added: later that would synchronise. The masses of elements
+    cost a pass and have a check of their own.
     """
     if "params" in group:
         check_masses(group, number)
@@ -98,13 +139,14 @@ def check_hyperparameters(group: dict[str, Any], number: int) -> None:
                 raise ValueError(f"{key} of group {number} must be a 0-dim tensor, not of shape {list(value.shape)}")
             if isinstance(value, Tensor) and value.device.type != "cpu":
                 continue
-            if not isinstance(value, (numbers.Real, Tensor)) or isinstance(value, bool) or math.isnan(float(value)):
+            real = isinstance(value, numbers.Real) or (isinstance(value, Tensor) and not value.is_complex())
+            if not real or isinstance(value, bool) or math.isnan(float(value)):
                 raise ValueError(f"{key} of group {number} must be a number, not {value!r}")
             plain = float(value)
             if plain < low or (plain == low and not closed) or (math.isinf(plain) and not infinite):
                 range_ = f"{'' if infinite else 'finite and '}{'>=' if closed else '>'} {low:g}"
                 raise ValueError(f"{key} of group {number} is {plain:g}: it must be {range_}")
-        if isinstance(group[key], numbers.Real) and type(group[key]) not in (int, float):
+        if isinstance(group[key], numbers.Real) and type(group[key]) is not float:
             group[key] = float(group[key])
 
 
@@ -114,6 +156,13 @@ def first_nonfinite(shard: Shard, grads: list[Tensor | None]) -> str | None:
         if grad is not None and not fused_native.all_finite(grad):
             return name
     return None
+
+
+def plain_number(key: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
+    """A plain number that fits, of whatever library."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(float(value)):
+        raise ValueError(f"{key} must be {wanted}, not {value!r}")
+    return float(value)
 
 
 def whole(key: str, value: Any, least: int | None = None) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .kinetic import inverse_momentum_scale
+from .kinetic import inverse_momentum_scale, noise_level
 from .layout import Shard, dense, memory_order
 from .noise import BLOCK, normals
 
@@ -194,7 +194,7 @@ def _settings(sampler: Sampler, shard: Shard, index: int, measure: bool) -> Sett
     group = shard.groups[index]
     mass = shard.mass(index)
     number = next(i for i, g in enumerate(sampler.param_groups) if g is group)
-    noise = group.get("noise", 0.0)
+    noise = noise_level(group) if "noise" in group else 0.0
     limit = group.get("speed_limit", float("inf"))
     single = 1.0 if isinstance(mass, Tensor) else float(mass)
     return Settings(

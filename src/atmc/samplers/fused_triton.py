@@ -17,7 +17,7 @@ from torch import Tensor
 from atmc.graph_table import GraphTable
 
 from .fused_native import KINDS
-from .kinetic import inverse_momentum_scale
+from .kinetic import inverse_momentum_scale, noise_level
 from .layout import Shard, memory_order
 from .noise import BLOCK
 
@@ -215,7 +215,7 @@ def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | Non
             sampler._last_lr[numbers[id(group)]].data_ptr(),
             0,
         )
-        noise = group.get("noise", getattr(sampler, "decay", 0.0))
+        noise = noise_level(group) if "noise" in group else getattr(sampler, "decay", 0.0)
         hyper[i] = (
             0.0 if isinstance(lr, Tensor) else lr,
             0.0 if isinstance(temperature, Tensor) else temperature,

@@ -32,6 +32,19 @@ def inverse_momentum_scale(mass: Any, speed_limit: float) -> Any:
     return 1.0 / (scaled * scaled)
 
 
+def noise_level(group: dict[str, Any]) -> float:
+    """D of a group at this step: its `noise` or, where a scheduler sets its `momentum`, the D with e^(−D h) = momentum.
+
+    No density that a sampler leaves invariant has D in it, so D may change from step to step. Without a step (h = 0) no
+    friction acts, whatever D is.
+    """
+    momentum, lr = group.get("momentum"), group["lr"]
+    if momentum is None or not float(lr) > 0.0:
+        noise: float = group["noise"]
+        return noise
+    return (0.0 - math.log(momentum)) / float(lr)
+
+
 def slowing(p: Any, inverse_scale: Any) -> Any:
     """r(p) = (1 + p²/m²c²)^(−1/2): by how much the speed limit slows this momentum. 1.0 for a Gaussian K."""
     if isinstance(inverse_scale, float) and inverse_scale == 0.0:

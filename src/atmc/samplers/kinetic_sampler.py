@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-import numbers
+from collections.abc import Mapping
 from typing import Any, Self
 
+from torch import Tensor
+
 from . import bodies
-from .kinetic import inverse_momentum_scale
+from .checks import plain_number
+from .kinetic import inverse_momentum_scale, noise_level
 from .layout import Shard
 from .sampler import Sampler
 
 
 def speed_settings(lr: float, speed: float, max_speed: float = math.inf, momentum: float = 0.9) -> dict[str, float]:
     """Mass, noise and speed limit from what a parameter does per step; `from_speeds` has the formulas."""
-    for key, value in (("lr", lr), ("speed", speed), ("max_speed", max_speed)):
-        if not isinstance(value, numbers.Real) or not value > 0 or (math.isinf(value) and key != "max_speed"):
-            raise ValueError(f"{key} must be {'' if key == 'max_speed' else 'finite and '}positive, not {value}")
-    if not 0 < momentum <= 1:
-        raise ValueError(f"momentum must be in (0, 1], not {momentum}")
+    for key, value in (("lr", lr), ("speed", speed)):
+        plain_number(key, value, "a finite and positive number", lambda v: 0.0 < v < math.inf)
+    plain_number("max_speed", max_speed, "a positive number", lambda v: v > 0.0)
+    momentum = plain_number("momentum", momentum, "a number in (0, 1]", lambda v: 0.0 < v <= 1.0)
     return {"mass": (speed / lr) ** -2, "noise": -math.log(momentum) / lr, "speed_limit": max_speed / lr}
 
 
@@ -28,6 +30,20 @@ class KineticSampler(Sampler):
     def coefficients(self, xi: Any, noise: float) -> tuple[Any, Any]:
         """(α, β) for a thermostat value."""
         raise NotImplementedError
+
+    def check_together(self, group: dict[str, Any], number: int, options: Mapping[str, Any]) -> None:
+        """A momentum that a scheduler has set must be one, and with the step size it must give a friction."""
+        momentum, lr = group.get("momentum"), group["lr"]
+        if momentum is None:
+            return
+        plain_number(f"momentum of group {number}", momentum, "None or a number in (0, 1]", lambda v: 0.0 < v <= 1.0)
+        if isinstance(lr, Tensor) and lr.device.type != "cpu":
+            raise ValueError(
+                f"momentum of group {number} is set while its lr is a tensor on a device, where the friction cannot be "
+                "worked out without waiting: give lr as a number, or use the scheduler's cycle_momentum=False"
+            )
+        if math.isinf(noise_level(group)):
+            raise ValueError(f"lr of group {number} is {float(lr):g}: too small for its momentum of {momentum:g}")
 
     def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: bodies.Hyper) -> bodies.Move:
         return bodies.kinetic_advance(self.coefficients, self.friction == "corrected", state, grad, eta, hyper)
@@ -39,7 +55,7 @@ class KineticSampler(Sampler):
             lr=group["lr"],
             mass=mass,
             inverse_scale=inverse_momentum_scale(mass, group["speed_limit"]),
-            noise=group["noise"],
+            noise=noise_level(group),
             temperature=group["temperature"],
             inverse_inertia=1.0 / group["inertia"] if "inertia" in group else 0.0,
             last_lr=self._last_lr[number] if self.scheme == "strang" else None,

@@ -7,7 +7,7 @@ temperatures.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, overload
 
 import torch
@@ -15,7 +15,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from . import bodies, fused_native, fused_triton, saving
-from .checks import check_group, check_hyperparameters, choose, first_nonfinite, parameter_name, whole
+from .checks import (
+    check_changed_masses,
+    check_group,
+    check_hyperparameters,
+    check_option,
+    choose,
+    first_nonfinite,
+    parameter_name,
+    whole,
+)
 from .kinetic import sample_momentum
 from .layout import Shard, build_shard, view_like
 from .noise import init_generator, stream_key
@@ -61,15 +70,13 @@ class Sampler(Optimizer):
         nonfinite: str | None = None,
     ) -> None:
         choose("scheme", scheme, ("fused", "strang"))
-        choose("friction", friction, ("corrected", "frozen"))
         choose("body", body, (None, *BODIES))
-        choose("nonfinite", nonfinite, (None, "raise", "skip", "ignore"))
         self.seed = whole("seed", seed)
         self.scheme = scheme
-        self.friction = friction
+        self.friction: str = check_option("friction", friction)
         self.body = body
-        self.measure_every = whole("measure_every", measure_every, least=1)
-        self.nonfinite = nonfinite
+        self.measure_every: int = check_option("measure_every", measure_every)
+        self.nonfinite: str | None = check_option("nonfinite", nonfinite)
         self._key = stream_key(self.seed)
         self._calls = 0
         self._skipped: str | None = None
@@ -86,7 +93,15 @@ class Sampler(Optimizer):
         """Add parameters, as in any optimizer; what is already there keeps its state."""
         super().add_param_group(param_group)
         try:
-            check_group(self.param_groups[-1], len(self.param_groups) - 1)
+            number, group = len(self.param_groups) - 1, self.param_groups[-1]
+            check_group(group, number)
+            self.check_together(group, number, {name: getattr(self, name) for name in self.saved})
+            first = self.param_groups[0].get("thermostat_init")
+            if self.shared_thermostat and group["thermostat_init"] != first:
+                raise ValueError(
+                    f"thermostat_init of group {number} is {group['thermostat_init']:g} and that of group 0 {first:g}: "
+                    "they share one thermostat, which can start at one value only"
+                )
             if self._ready:
                 self._build()
         except Exception:
@@ -121,9 +136,10 @@ class Sampler(Optimizer):
                     else:
                         self._initialise(shard, index, views, numbers[p])
                 shards.append(shard)
-            if self.shared_thermostat and kept:  # one thermostat for all, whenever they came
+            if self.shared_thermostat:  # one for all, whenever they came and whatever their precision
+                source = self._shards[0] if kept else shards[0]
                 for shard in shards:
-                    shard.flat["thermostat"].copy_(self._shards[0].flat["thermostat"])
+                    shard.flat["thermostat"].copy_(source.flat["thermostat"])
         self._shards = shards
         for shard in shards:
             self._link(shard)
@@ -185,8 +201,11 @@ class Sampler(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        options = {name: getattr(self, name) for name in self.saved}
         for number, group in enumerate(self.param_groups):
             check_hyperparameters(group, number)
+            self.check_together(group, number, options)
+        check_changed_masses(self.param_groups, self._shards[0].scratch.setdefault("masses seen", {}))
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if any(shard.moved() for shard in self._shards):
             if capturing:
@@ -267,12 +286,19 @@ class Sampler(Optimizer):
         heats = [torch.stack(h).sum().to(home) for shard in self._shards if (h := shard.scratch.pop("heat", []))]
         if heats:
             mean = torch.stack(heats).sum() / max(elements, 1)
-            for shard in self._shards:
-                shard.flat["thermostat"].add_(mean.to(shard.device))
+            one = self._shards[0].flat["thermostat"].add_(mean)
+            for shard in self._shards[1:]:  # copies of the one: sums of their own would drift apart by rounding
+                shard.flat["thermostat"].copy_(one)
 
     def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: bodies.Hyper) -> bodies.Move:
         """One step of the law on whatever the body hands over: a tensor, a list of tensors, or a flat piece."""
         raise NotImplementedError
+
+    def check_together(self, group: dict[str, Any], number: int, options: Mapping[str, Any]) -> None:
+        """Refuse settings of a group that are right one by one but not with each other or with the `saved` options.
+
+        Asked when a group is added, at every step, and of a state before it is loaded.
+        """
 
     def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> bodies.Hyper:
         """The hyper-parameters of one parameter of a shard, ready for the formulas."""
@@ -296,7 +322,7 @@ class Sampler(Optimizer):
         """Mean of p K'(p) over all elements at the last measured synchronised time; T in equilibrium.
 
         A 0-dim tensor on the device, without synchronisation. Measured at the first and then every `measure_every`-th
-        step; NaN before the first step.
+        step; NaN before the first step. A state carries the reading along.
         """
         sums, counts = [], []
         home = self._shards[0].device
@@ -319,12 +345,12 @@ class Sampler(Optimizer):
     # -- saving and restoring ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything exact continuation needs: groups, momenta, thermostats, the position in the noise stream.
+        """All that exact continuation needs: groups, momenta, thermostats, the position in the noise stream, readings.
 
         Only dicts, lists, strings, numbers and tensors. The tensors are copies: saving them later saves this moment.
         """
         for shard in self._shards:
-            fused_triton.collect(shard)  # for those who save the readings along with it
+            fused_triton.collect(shard)
         return saving.pack(self, super().state_dict())
 
     @torch.no_grad()
@@ -333,7 +359,7 @@ class Sampler(Optimizer):
 
         State buffers and tensor-valued learning rates keep their addresses, so a captured CUDA graph stays valid.
         """
-        saving.check(self, state_dict)
+        checked = saving.check(self, state_dict)
         held = saving.tensor_settings(self)
-        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        saving.restore(self, state_dict, held)
+        super().load_state_dict({"state": {}, "param_groups": checked.groups})
+        saving.restore(self, checked, held)

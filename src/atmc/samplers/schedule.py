@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from .checks import plain_number
+
 
 class CyclicCosine(LRScheduler):
     """h_t = (h₀/2) [1 + cos(π · (t mod n)/n)]: from h₀ down to almost 0 in n steps, then back to h₀ at once.
@@ -23,7 +25,9 @@ class CyclicCosine(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, cycle: float, steps_per_epoch: float | None = None, last_epoch: int = -1
     ) -> None:
-        steps = cycle * (1.0 if steps_per_epoch is None else steps_per_epoch)
+        steps = plain_number("cycle", cycle, "a finite and positive number", _positive)
+        if steps_per_epoch is not None:
+            steps *= plain_number("steps_per_epoch", steps_per_epoch, "a finite and positive number", _positive)
         if not 1.0 <= steps < math.inf:
             raise ValueError(f"a cycle must last at least one step, not {steps}")
         # 0.07 epochs of 100 steps are 7 steps, whatever floating point makes of it.
@@ -42,6 +46,10 @@ class CyclicCosine(LRScheduler):
     def ends_cycle(self) -> bool:
         """Whether the next step begins a new cycle: the moment to take a sample."""
         return self.last_epoch > 0 and self.last_epoch % self.cycle_steps < 1.0
+
+
+def _positive(value: float) -> bool:
+    return 0.0 < value < math.inf
 
 
 def cyclic_cosine(step: int, cycle: float) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Unpack
 
-from .checks import check_hyperparameters
+from .checks import check_option
+from .kinetic import noise_level
 from .kinetic_sampler import KineticSampler
 from .sampler import Options
 
@@ -44,29 +46,24 @@ class SGHMC(KineticSampler):
         momentum_init: str = "zero",
         **options: Unpack[Options],
     ) -> None:
-        check_hyperparameters({"noise": noise}, 0)
-        if not 0.0 <= noise_estimate <= noise:
-            raise ValueError(f"noise_estimate must lie between 0 and noise ({noise}), not {noise_estimate}")
-        self.noise_estimate = noise_estimate
+        self.noise_estimate: float = check_option("noise_estimate", noise_estimate)
         defaults = {
             "lr": lr,
             "mass": mass,
             "noise": noise,
+            "momentum": None,
             "speed_limit": speed_limit,
             "temperature": temperature,
             "momentum_init": momentum_init,
         }
         super().__init__(params, defaults, **options)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, as in any optimizer; their noise must leave room for `noise_estimate`, too."""
-        noise, number = param_group.get("noise", self.defaults["noise"]), len(self.param_groups)
-        check_hyperparameters({"noise": noise}, number)
-        if noise < self.noise_estimate:
-            raise ValueError(
-                f"noise of group {number} is {noise:g}, less than noise_estimate ({self.noise_estimate:g})"
-            )
-        super().add_param_group(param_group)
+    def check_together(self, group: dict[str, Any], number: int, options: Mapping[str, Any]) -> None:
+        """The noise must leave room for `noise_estimate`, or none would be added and the group would descend."""
+        super().check_together(group, number, options)
+        noise, estimate = noise_level(group), options["noise_estimate"]
+        if noise < estimate:
+            raise ValueError(f"noise of group {number} is {noise:g}, less than noise_estimate ({estimate:g})")
 
     def coefficients(self, xi: Any, noise: float) -> tuple[Any, Any]:
         return max(noise - self.noise_estimate, 0.0), noise

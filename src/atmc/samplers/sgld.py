@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Unpack
 
 from .bodies import Hyper, Move
-from .checks import choose
+from .checks import check_option, choose
 from .layout import Shard
 from .sampler import Options, Sampler
 from .tensorlist import sqrt
@@ -43,11 +42,9 @@ class SGLD(Sampler):
         **options: Unpack[Options],
     ) -> None:
         choose("preconditioner", preconditioner, (None, "rmsprop"))
-        if not 0.0 <= decay < 1.0:
-            raise ValueError(f"decay must be in [0, 1), not {decay}")
-        if not 0.0 < epsilon < math.inf:
-            raise ValueError(f"epsilon must be finite and positive, not {epsilon}")
-        self.preconditioner, self.decay, self.epsilon = preconditioner, decay, epsilon
+        self.preconditioner = preconditioner
+        self.decay: float = check_option("decay", decay)
+        self.epsilon: float = check_option("epsilon", epsilon)
         if preconditioner:
             self.slots = ("square_avg",)
         if options.get("scheme", "fused") != "fused":

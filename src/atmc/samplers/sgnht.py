@@ -54,6 +54,7 @@ class SGNHT(KineticSampler):
             "lr": lr,
             "mass": mass,
             "noise": noise,
+            "momentum": None,
             "speed_limit": speed_limit,
             "temperature": temperature,
             "inertia": inertia,

@@ -1,0 +1,149 @@
+"""PyTorch's schedulers, with the arguments they have; and the momentum that two of them cycle."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+import atmc
+
+SCHEDULERS = {
+    "step": lambda s: lr_scheduler.StepLR(s, 2, 0.5),
+    "multistep": lambda s: lr_scheduler.MultiStepLR(s, [2, 4]),
+    "constant": lambda s: lr_scheduler.ConstantLR(s),
+    "linear": lambda s: lr_scheduler.LinearLR(s),
+    "exponential": lambda s: lr_scheduler.ExponentialLR(s, 0.9),
+    "polynomial": lambda s: lr_scheduler.PolynomialLR(s),
+    "cosine": lambda s: lr_scheduler.CosineAnnealingLR(s, 5),
+    "restarts": lambda s: lr_scheduler.CosineAnnealingWarmRestarts(s, 3),
+    "lambda": lambda s: lr_scheduler.LambdaLR(s, lambda t: 1 / (1 + t)),
+    "multiplicative": lambda s: lr_scheduler.MultiplicativeLR(s, lambda t: 0.9),
+    "sequential": lambda s: lr_scheduler.SequentialLR(
+        s, [lr_scheduler.ConstantLR(s), lr_scheduler.ExponentialLR(s, 0.9)], [2]
+    ),
+    "chained": lambda s: lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(s), lr_scheduler.StepLR(s, 2)]),
+    "one cycle": lambda s: lr_scheduler.OneCycleLR(s, 0.1, total_steps=20),
+    "cyclic": lambda s: lr_scheduler.CyclicLR(s, 0.001, 0.1, step_size_up=3),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_torch_schedulers_work_unchanged(make, kit, name):
+    params = kit.problem(large=False)
+    sampler = make(params)
+    if isinstance(sampler, atmc.SGLD) and name in ("one cycle", "cyclic"):
+        with pytest.raises(ValueError, match="momentum"):
+            SCHEDULERS[name](sampler)  # it has no momentum to be cycled: cycle_momentum=False
+        return
+    schedule = SCHEDULERS[name](sampler)
+    for step in range(7):
+        kit.run(sampler, params, 1, start=step)
+        schedule.step()
+    assert all(p.isfinite().all() for p in params)
+
+
+def test_a_plateau_works_too(make, kit):
+    params = kit.problem(large=False)
+    sampler = make(params)
+    schedule = lr_scheduler.ReduceLROnPlateau(sampler, patience=0)
+    for step in range(4):
+        kit.run(sampler, params, 1, start=step)
+        schedule.step(1.0)
+    assert sampler.param_groups[0]["lr"] < 0.05
+
+
+KINETIC = [
+    (atmc.ATMC, {}),
+    (atmc.ATMC, {"speed_limit": 0.6, "scheme": "strang"}),
+    (atmc.SGNHT, {"thermostat": "scalar"}),
+    (atmc.SGHMC, {"noise_estimate": 0.2}),
+]
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize(("cls", "options"), KINETIC)
+def test_a_cycled_momentum_is_the_friction_of_the_step(kit, cls, options, body):
+    """The same steps, to the last bit, as with the noise D = −log(momentum)/lr set by hand."""
+    params, by_hand = kit.problem(large=False), kit.problem(large=False)
+    common = {"lr": 0.02, "noise": 1.5, "body": body, "measure_every": 1, **options}
+    sampler, other = cls(params, **common), cls(by_hand, **common)
+    schedule = lr_scheduler.OneCycleLR(sampler, 0.1, total_steps=10)
+    seen = set()
+    for step in range(10):
+        group, mine = sampler.param_groups[0], other.param_groups[0]
+        mine["lr"], mine["noise"] = group["lr"], -math.log(group["momentum"]) / group["lr"]
+        seen.add(group["momentum"])
+        kit.run(sampler, params, 1, start=step)
+        kit.run(other, by_hand, 1, start=step)
+        assert repr(sampler.readings()) == repr(other.readings())
+        if step < 9:
+            schedule.step()
+    assert {0.95, 0.85} <= {round(m, 6) for m in seen}  # PyTorch's own two ends
+    for a, b in zip(kit.snapshot(sampler, params), kit.snapshot(other, by_hand), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_momentum_is_that_of_sgd(kit):
+    """At T = 0: SGD with this momentum and lr = (h/m)(1 − momentum)/D."""
+    params, others = kit.problem(large=False), kit.problem(large=False)
+    momentum, h, m = 0.8, 0.05, 2.0
+    sampler = atmc.SGHMC(params, lr=h, mass=m, noise=123.0, temperature=0.0)
+    sampler.param_groups[0]["momentum"] = momentum
+    sgd = torch.optim.SGD(others, lr=h / m * (1 - momentum) / (-math.log(momentum) / h), momentum=momentum)
+    kit.run(sampler, params, 10)
+    kit.run(sgd, others, 10)
+    for a, b in zip(params, others, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_momentum_is_saved_and_restored(kit):
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params, lr=0.02, noise=1.5)
+    schedule = lr_scheduler.CyclicLR(sampler, 0.01, 0.1, step_size_up=3)
+    for step in range(4):
+        kit.run(sampler, params, 1, start=step)
+        schedule.step()
+    others = copy.deepcopy(params)
+    other = atmc.ATMC(others, lr=0.5, noise=7.0)
+    second = lr_scheduler.CyclicLR(other, 0.01, 0.1, step_size_up=3)
+    other.load_state_dict(sampler.state_dict())
+    second.load_state_dict(schedule.state_dict())
+    for step in range(4, 9):
+        for one, ps, sch in ((sampler, params, schedule), (other, others, second)):
+            kit.run(one, ps, 1, start=step)
+            sch.step()
+    for a, b in zip(kit.snapshot(sampler, params), kit.snapshot(other, others), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.5, 1.5, math.nan, "0.9", True])
+def test_a_momentum_that_is_none_is_refused_at_the_step(kit, bad):
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params, lr=0.02, noise=1.5)
+    kit.run(sampler, params, 1)
+    before = kit.snapshot(sampler, params)
+    sampler.param_groups[0]["momentum"] = bad
+    kit.set_gradients(params, 1)
+    with pytest.raises(ValueError, match="momentum of group 0"):
+        sampler.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
+
+
+def test_a_momentum_and_a_step_that_give_no_friction(kit):
+    """No step, no friction; a step so small that D overflows is refused; the noise estimate still needs its room."""
+    params = kit.problem(large=False)
+    sampler = atmc.SGHMC(params, lr=0.02, noise=1.5, noise_estimate=1.0, momentum_init="law")
+    before = kit.snapshot(sampler, params)
+    sampler.param_groups[0].update(momentum=0.9, lr=0.0)
+    kit.run(sampler, params, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
+    sampler.param_groups[0]["lr"] = 1e-310
+    with pytest.raises(ValueError, match="lr of group 0"):
+        sampler.step()
+    sampler.param_groups[0]["lr"] = 0.5  # D = 0.21
+    with pytest.raises(ValueError, match="less than noise_estimate"):
+        sampler.step()
