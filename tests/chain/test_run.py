@@ -129,7 +129,15 @@ def test_batchnorm_under_sgd_saves_its_statistics(tiny: Any, change: Any, tmp_pa
         tiny,
         model={"name": "resnet", "depth": 8, "width": 4, "norm": "bn"},
         target={"prior": "none"},
-        sampler={"name": "sgd", "lr": 0.05, "momentum": 0.9, "nesterov": True, "mass": None, "noise": None},
+        sampler={
+            "name": "sgd",
+            "lr": 0.05,
+            "momentum": 0.9,
+            "nesterov": True,
+            "mass": None,
+            "noise": None,
+            "inertia": 1.0,
+        },
         schedule={"kind": "step", "cycle_epochs": None, "epochs": 6, "milestones": [3, 5]},
     )
     run(recipe, tmp_path / "run", progress=None)

@@ -19,6 +19,8 @@ def test_a_run_is_the_loop_one_would_write(tiny: Any, change: Any, tmp_path: Pat
     sampler: dict[str, Any] = {"name": name}
     if name == "sgld":
         sampler |= {"mass": None, "noise": None, "lr": 1e-4}
+    if name in ("sghmc", "sgld"):
+        sampler["inertia"] = 1.0
     recipe = change(tiny, sampler=sampler, schedule={"epochs": 4, "cycle_epochs": 2})
     run(recipe, tmp_path / "run", progress=None)
 
@@ -49,7 +51,15 @@ def test_a_run_is_the_loop_one_would_write(tiny: Any, change: Any, tmp_path: Pat
 def test_sgd_is_torchs_sgd_on_the_mean_loss(tiny: Any, change: Any, tmp_path: Path) -> None:
     recipe = change(
         tiny,
-        sampler={"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, "mass": None, "noise": None},
+        sampler={
+            "name": "sgd",
+            "lr": 0.1,
+            "momentum": 0.9,
+            "weight_decay": 1e-3,
+            "mass": None,
+            "noise": None,
+            "inertia": 1.0,
+        },
         target={"prior": "none"},
         schedule={"kind": "cosine", "cycle_epochs": None, "epochs": 3},
     )

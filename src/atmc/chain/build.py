@@ -1,7 +1,9 @@
 """From a recipe to the objects of a chain: network, prior, likelihood, sampler."""
 
 import copy
+import dataclasses
 import hashlib
+import inspect
 import math
 from typing import Any
 
@@ -10,7 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from atmc.chain.optim_state import new_sgd
-from atmc.chain.settings import Recipe, SamplerSection
+from atmc.chain.recipe_errors import nearest
+from atmc.chain.recipe_idle import unknown_option
+from atmc.chain.settings import ModelSection, Recipe, SamplerSection
 from atmc.errors import InputError
 
 
@@ -25,8 +29,7 @@ def build_model(recipe: Recipe, shape: tuple[int, ...], classes: int, chain: int
     import atmc.nn
 
     section = recipe.model
-    if section.name == "resnet" and section.norm == "none":
-        raise InputError('model.norm = "none" and model.name = "resnet" do not go together: use "bn" or "frn"')
+    _check_network(section)
     options: dict[str, Any] = {"depth": section.depth, "width": section.width, "classes": classes, **section.options}
     if section.name == "mlp":
         options.setdefault("in_features", math.prod(shape))
@@ -36,6 +39,25 @@ def build_model(recipe: Recipe, shape: tuple[int, ...], classes: int, chain: int
         torch.manual_seed(chain_seed(recipe.seed, chain, "weights"))
         model: nn.Module = atmc.nn.build(section.name, **options)
     return model
+
+
+def _check_network(section: ModelSection) -> None:
+    """One line with the key where the network's name, normalisation or options do not exist."""
+    from atmc.nn.registry import NETWORKS
+
+    if section.name not in NETWORKS:
+        near = nearest(section.name, list(NETWORKS))
+        hint = f"; did you mean {near}?" if near else ""
+        raise InputError(f"model.name = {section.name!r} must be one of {', '.join(NETWORKS)}{hint}")
+    if section.name == "resnet" and section.norm == "none":
+        raise InputError('model.norm = "none" and model.name = "resnet" do not go together: use "bn" or "frn"')
+    if section.name == "resnetpp" and section.norm == "bn":
+        raise InputError('model.norm = "bn" and model.name = "resnetpp" do not go together: use "none" or "frn"')
+    taken = ("depth", "width", "norm", "classes", "in_channels", "in_features", "image_size")
+    known = [name for name in inspect.signature(NETWORKS[section.name]).parameters if name not in taken]
+    for name in section.options:
+        if name not in known:
+            raise InputError(unknown_option("model.options", name, known))
 
 
 def start_weights(model: nn.Module, recipe: Recipe, chain: int) -> nn.Module:
@@ -68,7 +90,13 @@ def build_likelihood(recipe: Recipe) -> Any:
     """The likelihood of the labels."""
     from atmc.target import likelihoods
 
-    return likelihoods.build(recipe.target.likelihood, **recipe.target.likelihood_options)
+    section = recipe.target
+    made = likelihoods.build(section.likelihood)
+    known = [field.name for field in dataclasses.fields(made)]  # type: ignore[arg-type]
+    for name in section.likelihood_options:
+        if name not in known:
+            raise InputError(unknown_option("target.likelihood_options", name, known))
+    return likelihoods.build(section.likelihood, **section.likelihood_options)
 
 
 def build_optimizer(
@@ -87,6 +115,18 @@ def build_optimizer(
     if section.name == "sgd":
         return new_sgd(named, lr, section.momentum or 0.0, section.weight_decay, section.nesterov)
     return _sampler(recipe, named, lr, temperature, seed, masses)
+
+
+def try_optimizer(recipe: Recipe, model: nn.Module, device: torch.device) -> None:
+    """Make the recipe's optimizer once on numbers in place of tensors, for its complaints.
+
+    The real one is made when its phase begins, after a warm start of hours: too late to learn of a wrong setting.
+    """
+    named = [
+        (name, torch.zeros(1, dtype=p.dtype, device=device)) for name, p in model.named_parameters() if p.requires_grad
+    ]
+    lr, temperature = torch.tensor(recipe.sampler.lr, device=device), torch.tensor(1.0, device=device)
+    build_optimizer(recipe, named, lr, temperature, seed=0)
 
 
 def common_mass(section: SamplerSection) -> float:
@@ -110,7 +150,7 @@ def _sampler(
 
     section = recipe.sampler
     # A gradient that is not finite shows in the loss, which the guard reads; on CUDA the step skips it by itself.
-    options: dict[str, Any] = {"seed": seed, "temperature": section.temperature, **section.options}
+    options: dict[str, Any] = {**section.options, "seed": seed, "temperature": section.temperature}
     if lr.device.type == "cpu":
         options.setdefault("nonfinite", "ignore")
     kind: Any = {"atmc": samplers.ATMC, "sgnht": samplers.SGNHT, "sghmc": samplers.SGHMC, "sgld": samplers.SGLD}

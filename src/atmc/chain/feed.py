@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from atmc.chain.examples import RunData
+from atmc.chain.examples import Examples, RunData
 from atmc.chain.parallel import World
 from atmc.chain.settings import Recipe
-from atmc.data import Batches, train_batches
+from atmc.data import Batches, ImageData, train_batches
+from atmc.errors import InputError
 
 
 class HandedOver:
@@ -46,6 +47,7 @@ class HandedOver:
 
 def make_feed(recipe: Recipe, data: RunData, device: torch.device, world: World, seed: int) -> Batches:
     """The batches of the first chain; others take `with_seed` of it, so that data on the device are held once."""
+    _check_augment(recipe.data.augment, data.train)
     ours = recipe.model.name != "custom"
     half = recipe.run.precision == "bf16" and ours
     return train_batches(
@@ -59,3 +61,17 @@ def make_feed(recipe: Recipe, data: RunData, device: torch.device, world: World,
         world=world.data_size,
         workers=recipe.data.workers,
     )
+
+
+def _check_augment(augment: str, train: Examples) -> None:
+    """One line with the key where these examples cannot be augmented so; names are checked with the recipe."""
+    if augment == "resized-crop-flip" and isinstance(train, ImageData):
+        raise InputError(
+            f'data.augment = "{augment}" is for image files that stream, and {train.name} is held in memory at its own '
+            'size: use "crop-flip"'
+        )
+    if augment != "none" and len(train.shape) != 3:
+        raise InputError(
+            f'data.augment = "{augment}" is for images, and an example of {train.name} has shape {list(train.shape)}: '
+            'use "none"'
+        )

@@ -1,5 +1,6 @@
 """Opening a run directory to run in it: make it where there is none, or see that what is there is this very run."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import torch
 
 from atmc.chain.examples import RunData
-from atmc.chain.files import problem, tensors_to_bytes, write_bytes
+from atmc.chain.files import DamagedFileError, problem, tensors_to_bytes, write_bytes
 from atmc.chain.manifest import Manifest, hardware
 from atmc.chain.recipe import recipe_to_toml
+from atmc.chain.recipe_idle import idle_keys
 from atmc.chain.rundir import RECIPE, labels_file, read_recipe
 from atmc.chain.schedule import Schedule, make_schedule
 from atmc.chain.settings import Recipe, flat
@@ -21,13 +23,20 @@ _LENGTH = "schedule.epochs"
 
 
 def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, network: dict[str, Any]) -> Manifest:
-    """The manifest of the run in `folder`: a new one, or that of the same run begun earlier."""
-    if Manifest.exists(folder):
-        manifest = Manifest.load(folder)
+    """The manifest of the run in `folder`: a new one, or that of the same run begun earlier.
+
+    Call it when everything else has been built: from here on the folder is a run of this recipe. A run that was killed
+    before its first checkpoint has nothing that another recipe could spoil, and gives way to it.
+    """
+    before = Manifest.load(folder) if Manifest.exists(folder) else None
+    if before is not None and _has_begun(before, folder):
+        manifest = before
         _check_same(manifest, folder, recipe, data)
     else:
+        if before is not None:
+            shutil.rmtree(folder / "chains", ignore_errors=True)
         # A run killed in its first moments may have left these.
-        if folder.exists() and any(p.name not in (".lock", RECIPE) and p.suffix != ".tmp" for p in folder.iterdir()):
+        elif folder.exists() and any(p.name not in (".lock", RECIPE) and p.suffix != ".tmp" for p in folder.iterdir()):
             raise InputError(f"{folder} is not empty and not a run: choose another folder, or remove it first")
         about = {
             "digests": data.digests(),
@@ -52,6 +61,19 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
     return manifest
 
 
+def _has_begun(manifest: Manifest, folder: Path) -> bool:
+    """Whether any chain has a checkpoint or a sample, be it a lost one; where that cannot be known it has."""
+    chains = [path for path in (folder / "chains").glob("*") if path.is_dir()]
+    if any(not Manifest.exists(path) and any(path.rglob("*.safetensors")) for path in chains):
+        return True
+    try:
+        parts = [manifest, *(Manifest.load(path) for path in chains if Manifest.exists(path))]
+    except DamagedFileError:
+        return True
+    kept = ("checkpoints", "samples", "lost")
+    return any(part.values.get(key) or any(part.folder.glob("samples/*")) for part in parts for key in kept)
+
+
 def _keep_labels(manifest: Manifest, data: RunData) -> bool:
     """Write the labels of every evaluation set that has none yet, or whose file was damaged since; whether any."""
     changed = False
@@ -72,16 +94,18 @@ def _keep_labels(manifest: Manifest, data: RunData) -> bool:
 
 
 def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData) -> None:
-    before, now = flat(read_recipe(manifest)), flat(recipe)
+    past = read_recipe(manifest)
+    before, now = flat(past), flat(recipe)
+    idle = idle_keys(past)  # a run from when these were not refused goes on without them
     for key, value in now.items():
-        if before.get(key) == value or key.startswith(_FREE) or key == _LENGTH:
+        if before.get(key) == value or key.startswith(_FREE) or key == _LENGTH or key in idle:
             continue
         raise InputError(
             f"{folder} was begun with {key} = {before.get(key)!r}, not {value!r}: "
             "use the same value to go on with it, or another folder for a new run"
         )
     if before[_LENGTH] != now[_LENGTH]:
-        _check_longer(read_recipe(manifest), recipe, manifest, folder)
+        _check_longer(past, recipe, manifest, folder)
     known = manifest.values["data"]["digests"]
     if known["train"] != data.train.digest:
         raise InputError(

@@ -1,16 +1,16 @@
-"""Combinations that cannot be run, each said in one line that begins with the key.
+"""Values and combinations that cannot be run, each said in one line that begins with the key.
 
-These need no data; what depends on them (a batch larger than the training set) is checked where they are loaded.
+These need no data; what depends on them (a batch larger than the training set) is checked where they are loaded. Keys
+that would be read by nobody are in `recipe_idle`.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from atmc.chain.recipe_idle import idle_keys, option_complaints
 from atmc.chain.settings import Recipe, flat
 from atmc.errors import InputError
-
-_SAMPLERS = {"atmc", "sgnht", "sghmc", "sgld"}
 
 # key → (what must hold of a value that is set, the same in words)
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -25,7 +25,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sampler.lr": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "sampler.speed": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "sampler.max_speed": (lambda v: v > 0, "above 0"),
-    "sampler.momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "sampler.momentum": (lambda v: 0 <= v <= 1, "in [0, 1]"),
     "sampler.mass": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "sampler.noise": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
     "sampler.speed_limit": (lambda v: v > 0, "above 0"),
@@ -69,8 +69,10 @@ def _complaints(recipe: Recipe) -> Iterator[str]:
         value = values[key]
         if value is not None and not holds(value):  # NaN holds for nothing, so it ends here too
             yield f"{key} = {value!r} must be {words}"
+    yield from idle_keys(recipe).values()
     yield from _schedule(recipe)
     yield from _sampler(recipe)
+    yield from option_complaints(recipe)
     yield from _rest(recipe)
 
 
@@ -84,15 +86,11 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
                 f"schedule.cycle_epochs = {plan.cycle_epochs} is longer than the run "
                 f"(schedule.epochs = {plan.epochs}): no cycle would end"
             )
-    elif plan.cycle_epochs is not None:
-        yield f'schedule.cycle_epochs has no meaning with schedule.kind = "{plan.kind}": leave it out, or use "cyclic"'
     if plan.burn_in_epochs >= plan.epochs:
         yield (
             f"schedule.burn_in_epochs = {plan.burn_in_epochs} leaves nothing to sample of "
             f"schedule.epochs = {plan.epochs}"
         )
-    if plan.milestones and plan.kind != "step":
-        yield f'schedule.milestones has no meaning with schedule.kind = "{plan.kind}": leave it out, or use "step"'
     if plan.kind == "step" and (
         not plan.milestones or sorted(set(plan.milestones)) != plan.milestones or plan.milestones[-1] >= plan.epochs
     ):
@@ -102,12 +100,7 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
         )
     if plan.warmup_epochs >= plan.epochs:
         yield f"schedule.warmup_epochs = {plan.warmup_epochs} is not shorter than schedule.epochs = {plan.epochs}"
-    if plan.cycle_warmup_epochs and plan.kind != "cyclic":
-        yield (
-            f'schedule.cycle_warmup_epochs has no meaning with schedule.kind = "{plan.kind}": leave it out, or use '
-            '"cyclic"'
-        )
-    elif plan.cycle_warmup_epochs >= (plan.cycle_epochs or math.inf):
+    if plan.cycle_warmup_epochs >= (plan.cycle_epochs or math.inf):
         yield (
             f"schedule.cycle_warmup_epochs = {plan.cycle_warmup_epochs} is not shorter than schedule.cycle_epochs = "
             f"{plan.cycle_epochs}"
@@ -131,38 +124,38 @@ def _sampler(recipe: Recipe) -> Iterator[str]:
         yield f"sampler.{direct[0]} and sampler.{speeds[0]} say the same thing twice: give speeds or mass, not both"
     if sampler.max_speed is not None and sampler.speed is None:
         yield "sampler.max_speed needs sampler.speed beside it"
-    if sampler.name in _SAMPLERS and sampler.name != "sgld":
+    if sampler.name == "sgd":
+        if sampler.momentum == 1:
+            yield 'sampler.momentum = 1.0 must be below 1 with sampler.name = "sgd"'
+        if sampler.nesterov and not sampler.momentum:
+            yield "sampler.nesterov needs sampler.momentum above 0"
+        return
+    if sampler.name != "sgld":
         if sampler.speed is not None and sampler.momentum is None:
             yield "sampler.momentum is not set, and sampler.speed needs it"
         if sampler.momentum is not None and sampler.speed is None:
             yield "sampler.momentum needs sampler.speed beside it; with sampler.mass give sampler.noise instead"
-    if sampler.name in ("sgd", "sgld") and (speeds or direct):
-        yield f'sampler.{(speeds + direct)[0]} has no meaning with sampler.name = "{sampler.name}"'
-    if sampler.mass_from != "none" and sampler.name in ("sgd", "sgld"):
-        yield f'sampler.mass_from has no meaning with sampler.name = "{sampler.name}"'
-    if sampler.thermostat_from_noise and sampler.name not in ("atmc", "sgnht"):
-        yield f'sampler.thermostat_from_noise has no meaning with sampler.name = "{sampler.name}"'
-    if sampler.name == "sgld" and sampler.momentum is not None:
-        yield 'sampler.momentum has no meaning with sampler.name = "sgld"'
-    if sampler.name in _SAMPLERS:
-        if sampler.weight_decay:
+        if sampler.momentum == 0:
+            # The sampler's friction is -log(momentum)/lr.
             yield (
-                f'sampler.weight_decay has no meaning with sampler.name = "{sampler.name}": '
-                "say it as target.prior and target.prior_scale"
+                f'sampler.momentum = 0.0 must be above 0 with sampler.name = "{sampler.name}" (infinite friction): '
+                'use "sgld" for a sampler without momentum'
             )
-        if sampler.nesterov:
-            yield f'sampler.nesterov has no meaning with sampler.name = "{sampler.name}"'
-        if recipe.target.prior == "none":
-            yield f'target.prior = "none" has no posterior to sample with sampler.name = "{sampler.name}"'
-        if recipe.model.norm == "bn":
-            yield (
-                f'model.norm = "bn" cannot be sampled with sampler.name = "{sampler.name}" (BatchNorm makes the '
-                'likelihood depend on the batch): use "none" or "frn"'
-            )
-    elif plan.warm_start_epochs:
-        yield 'schedule.warm_start_epochs has no meaning with sampler.name = "sgd", which is the warm start'
-    elif sampler.nesterov and not sampler.momentum:
-        yield "sampler.nesterov needs sampler.momentum above 0"
+    if sampler.thermostat_from_noise and sampler.thermostat_init:
+        yield "sampler.thermostat_init and sampler.thermostat_from_noise say the same thing twice: give one of them"
+    if sampler.thermostat_from_noise and (sampler.temperature == 0 or plan.temperature_schedule != "constant"):
+        # The equilibrium is h Var(G)/(2 m T) at the temperature where the sampler begins.
+        yield (
+            "sampler.thermostat_from_noise needs a temperature above 0 where the sampler begins: set "
+            'sampler.temperature, and schedule.temperature_schedule = "constant"'
+        )
+    if recipe.target.prior == "none":
+        yield f'target.prior = "none" has no posterior to sample with sampler.name = "{sampler.name}"'
+    if recipe.model.norm == "bn":
+        yield (
+            f'model.norm = "bn" cannot be sampled with sampler.name = "{sampler.name}" (BatchNorm makes the '
+            'likelihood depend on the batch): use "none" or "frn"'
+        )
 
 
 def _rest(recipe: Recipe) -> Iterator[str]:
