@@ -18,6 +18,7 @@ from atmc.chain.runner import run
 from atmc.errors import InputError
 
 JOBS = ["data:data", "long:whole", "long:parts:0.4", "long:parts", "batchnorm:batchnorm", "chains:chains"]
+JOBS += ["chains:thesis", "data:thesis", "broken:broken", "broken:broken"]
 
 
 def recipes() -> dict[str, Any]:
@@ -34,6 +35,8 @@ def recipes() -> dict[str, Any]:
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str]]]:
     """The folder in which two processes have done all jobs (torch is imported once each), and what each said."""
     folder = tmp_path_factory.mktemp("two")
+    (folder / "thesis").mkdir()
+    (folder / "thesis" / "thesis.tex").write_text("x")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -76,8 +79,8 @@ def test_two_processes_equal_one_with_the_same_batch(two: Any, tmp_path: Path) -
 def test_processes_agree_on_stopping_and_go_on_exactly(two: Any, fingerprint: Any) -> None:
     folder, said = two
     for lines in said:
-        assert lines[2] == "long:parts:0.4 budget"
-        assert lines[3] == "long:parts done"
+        assert lines[2].startswith("long:parts:0.4 budget")
+        assert lines[3].startswith("long:parts done")
     assert fingerprint(folder / "parts")["samples"] == fingerprint(folder / "whole")["samples"]
 
 
@@ -92,6 +95,32 @@ def test_batchnorm_statistics_are_averaged_over_processes(two: Any, tmp_path: Pa
 def test_chains_shared_out_are_those_of_one_process(two: Any, tmp_path: Path, fingerprint: Any) -> None:
     run(recipes()["chains"], tmp_path / "one", progress=None)
     assert fingerprint(two[0] / "chains") == fingerprint(tmp_path / "one")
+
+
+def test_all_processes_know_the_samples_and_one_speaks(two: Any) -> None:
+    first, second = two[1]
+    assert first[0] == "data:data done 11 True"
+    assert second[0] == "data:data done 11 False"
+    assert first[5] == "chains:chains done 15 True"
+    assert second[5] == "chains:chains done 15 False"
+
+
+def test_what_one_process_finds_out_all_say(two: Any) -> None:
+    """Only the first looks into the folder; the second must not wait for it for ever, nor die of its death."""
+    for lines in two[1]:
+        for line in lines[6:8]:
+            assert "InputError" in line
+            assert "not empty and not a run" in line
+
+
+def test_a_chain_that_gives_up_in_one_process_leaves_the_others_alone(two: Any) -> None:
+    folder, said = two
+    for lines in said:
+        for line in lines[8:10]:  # a second call ends at once with the same line
+            assert "RunError: chain 1 diverged at step 26" in line
+            assert "2 of 3 chains are done, and the run has 12 samples" in line
+    found = RunDir.open(folder / "broken")
+    assert [sum(found.bank.chain_of(i) == c for i in range(len(found.bank))) for c in range(3)] == [5, 2, 5]
 
 
 def test_impossible_sharing_is_one_line() -> None:

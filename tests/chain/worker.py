@@ -1,6 +1,7 @@
 """One of several processes that run recipes together, started by test_parallel.py with torchrun's environment.
 
 Arguments: a folder, then jobs as RECIPE:NAME or RECIPE:NAME:SECONDS, the last with a deadline for the first process.
+In the recipe "broken" the chain of the second process diverges whenever it comes to step 26.
 """
 
 import importlib.util
@@ -11,6 +12,17 @@ from pathlib import Path
 import torch
 
 from atmc.chain.runner import run
+from atmc.chain.step import Step
+from atmc.errors import InputError, RunError
+
+step = Step.__call__
+
+
+def broken(this: Step) -> None:
+    step(this)
+    if int(this.clock.step) == 26:
+        with torch.no_grad():
+            this.params[0].fill_(float("nan"))
 
 
 def main(folder: Path, jobs: list[str]) -> None:
@@ -25,7 +37,14 @@ def main(folder: Path, jobs: list[str]) -> None:
         kind, name, seconds = [*job.split(":"), ""][:3]
         # Only one process has a deadline, as clocks differ; they must agree all the same.
         budget = float(seconds) if seconds and os.environ["RANK"] == "0" else None
-        print(job, run(shared.RECIPES[kind], folder / name, time_budget=budget, progress=None).status, flush=True)
+        if kind == "broken" and os.environ["RANK"] == "1":
+            Step.__call__ = broken  # type: ignore[method-assign]
+        try:
+            result = run(shared.RECIPES[kind], folder / name, time_budget=budget, progress=None)
+            print(job, result.status, result.samples, result.speaks, flush=True)
+        except (InputError, RunError) as error:
+            print(job, f"{type(error).__name__}: {error}", flush=True)
+        Step.__call__ = step  # type: ignore[method-assign]
     torch.distributed.destroy_process_group()
 
 

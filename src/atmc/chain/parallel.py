@@ -5,15 +5,22 @@ noise is the same everywhere, so all hold the same weights) or share out the cha
 """
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from atmc.chain.settings import Recipe
-from atmc.errors import InputError
+from atmc.errors import InputError, RunError
+
+T = TypeVar("T")
+# Processes that share out chains meet again only at the end, and one may have many more steps to make than another.
+_PATIENCE = timedelta(days=365)
 
 
 @dataclass(frozen=True)
@@ -61,17 +68,41 @@ class World:
     def wait(self) -> None:
         """Wait for the other processes of a data-parallel chain (after the one that writes has written)."""
         if self.data_size > 1:
-            self.wait_for_all()
+            torch.distributed.barrier(group=self.control)
 
     def leave(self) -> None:
         """End the process group, where this run began it."""
         if self.started:
             torch.distributed.destroy_process_group()
 
-    def wait_for_all(self) -> None:
-        """Wait for every process of the run."""
-        if self.size > 1:
-            torch.distributed.barrier(group=self.control)
+    def tell(self, value: T) -> list[T]:
+        """What every process of the run has to say, in their order; waits for all of them, and Ctrl-C ends the wait."""
+        if self.size == 1:
+            return [value]
+        waiting = torch.distributed.barrier(group=self.control, async_op=True)
+        while waiting is not None and not waiting.is_completed():
+            time.sleep(0.01)
+        found: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(found, value, group=self.control)
+        return found
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All processes do this or none: what goes wrong in one is raised in all, and nobody waits for one that left.
+
+        Not around anything in which the processes themselves talk to each other.
+        """
+        problem: InputError | RunError | None = None
+        try:
+            yield
+        except (InputError, RunError) as error:
+            problem = error
+        said = self.tell(None if problem is None else (isinstance(problem, InputError), str(problem)))
+        if problem is not None:
+            raise problem
+        for found in said:
+            if found is not None:
+                raise InputError(found[1]) if found[0] else RunError(found[1])
 
 
 def join(recipe: Recipe, device: torch.device) -> World:
@@ -90,7 +121,8 @@ def join(recipe: Recipe, device: torch.device) -> World:
         return World()
     share = recipe.run.parallel if recipe.run.parallel != "auto" else ("chains" if recipe.chains > 1 else "data")
     check_sharing(recipe, share, size)
-    return World(rank, size, share, dist.new_group(backend="gloo"), started)
+    control = dist.new_group(backend="gloo", timeout=_PATIENCE if share == "chains" else None)
+    return World(rank, size, share, control, started)
 
 
 def check_sharing(recipe: Recipe, share: str, size: int) -> None:

@@ -15,6 +15,9 @@ from atmc.chain.recipe_rules import check_recipe
 from atmc.chain.settings import SECTIONS, Recipe
 from atmc.errors import InputError
 
+RECIPE_FILE = "recipe.toml"
+MANIFESTS = ("manifest.json", "manifest.copy.json")  # as `manifest.py` writes them, twice
+
 
 def recipe_folders() -> list[Path]:
     """Where a recipe's bare name is looked for: here first, then beside the package."""
@@ -23,10 +26,16 @@ def recipe_folders() -> list[Path]:
 
 
 def find_recipe(name: str | Path) -> Path:
-    """The file of `name`: a path, or the bare name of a recipe that ships (`digits-atmc`, `cifar10/sgd`)."""
+    """The file of `name`: a path, the bare name of a recipe that ships (`digits-atmc`, `cifar10/sgd`), or a run's.
+
+    A run directory stands for its recipe.toml, or, where that is gone, for its manifest, which has the text as well.
+    """
     path = Path(name)
     if path.is_file():
         return path
+    for file in (RECIPE_FILE, *MANIFESTS) if path.is_dir() else ():
+        if (path / file).is_file():
+            return path / file
     bare = str(name).removesuffix(".toml").removeprefix("recipes/")
     shipped: list[str] = []
     for folder in recipe_folders():
@@ -42,7 +51,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     """Read and check a recipe; `overrides` are `key=value` with the value as TOML writes it (quotes optional)."""
     path = find_recipe(path_or_name)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = _text_of_run(path.parent) if path.name in MANIFESTS else path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file: {error}") from None
     values.setdefault("name", path.stem)
@@ -50,6 +60,16 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         return recipe_from_values(values, overrides)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _text_of_run(folder: Path) -> str:
+    """The recipe that the manifest of a run holds; going on with the run puts recipe.toml back."""
+    from atmc.chain.manifest import Manifest
+
+    text = Manifest.load(folder).values.get("recipe")
+    if not isinstance(text, str) or not text:
+        raise InputError(f"{folder} holds no run: its manifest has no recipe")
+    return text
 
 
 def recipe_from_values(values: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:

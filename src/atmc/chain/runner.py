@@ -8,7 +8,7 @@ stopped. The loop is a conversation between three parties that know nothing of e
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from atmc.chain.board import WithBoard
-from atmc.chain.build import build_likelihood, build_model, chain_seed, start_weights
+from atmc.chain.build import build_likelihood, build_model, chain_seed, start_weights, try_optimizer
 from atmc.chain.chain import AHEAD, Chain
 from atmc.chain.examples import RunData, check_fits, load_data
 from atmc.chain.feed import make_feed
@@ -33,17 +33,35 @@ from atmc.chain.rundir import chain_folders
 from atmc.chain.schedule import make_schedule
 from atmc.chain.settings import Recipe
 from atmc.chain.store import ChainStore
+from atmc.errors import RunError
+
+GAVE_UP = "gave_up"  # in a chain's manifest: how it diverged for good
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a call of `run` ended: `done`, `budget` (out of time) or `interrupted` (a signal)."""
+    """How a call of `run` ended: `done`, `budget` (out of time) or `interrupted` (a signal).
+
+    Samples and steps are those of all chains, also where other processes run them. Of several processes one `speaks`.
+    """
 
     status: str
     path: Path
     samples: int
     steps: int
     seconds: float
+    speaks: bool = True
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """How it went in one process."""
+
+    status: str
+    samples: int
+    steps: int
+    diverged: list[str]  # a line for each chain that gave up
+    problem: str | None = None  # what ended the process itself
 
 
 def run(
@@ -68,18 +86,57 @@ def run(
     folder = Path(out)
     with ExitStack() as stack:
         stack.callback(world.leave)
-        if world.writes and world.rank == 0:
-            stack.enter_context(RunLock(folder))
-        stack.enter_context(numerics(recipe, device))
-        teller = choose_progress() if progress == "auto" else progress or Progress()
-        if recipe.run.tensorboard and world.writes:
-            teller = WithBoard(teller, folder / "tensorboard")
-        runner = Runner(recipe, folder, device, world, model, data, prior, teller)
-        stack.callback(runner.close)
+        with world.together():
+            if world.rank == 0:
+                stack.enter_context(RunLock(folder))
+            stack.enter_context(numerics(recipe, device))
+            teller = choose_progress() if progress == "auto" else progress or Progress()
+            if recipe.run.tensorboard and world.writes:
+                teller = WithBoard(teller, folder / "tensorboard")
+            runner = Runner(recipe, folder, device, world, model, data, prior, teller)
+            stack.callback(runner.close)
+        deadline = None if time_budget is None else began + time_budget
         with _signals(runner):
-            status = runner.run(None if time_budget is None else began + time_budget)
-    samples, steps = runner.totals()
-    return RunResult(status, folder, samples, steps, time.monotonic() - began)
+            status, samples, steps = _end_together(world, runner, deadline)
+    return RunResult(status, folder, samples, steps, time.monotonic() - began, world.rank == 0)
+
+
+def _end_together(world: World, runner: "Runner", deadline: float | None) -> tuple[str, int, int]:
+    """Run, and come to one ending with the other processes: status, samples and steps, or one `RunError` for all.
+
+    The first process keeps the lock until the last is done: their chains lie in the same folder.
+    """
+    failed: RunError | None = None
+    try:
+        runner.begin()
+        mine = _Ending(runner.run(deadline), *runner.totals(), list(runner.given_up.values()))
+    except RunError as error:
+        if world.share != "chains":
+            raise
+        failed = error  # the others' chains are none of its business: it waits for them
+        mine = _Ending("done", 0, 0, [], str(error))
+    endings = world.tell(mine)
+    if failed is not None:
+        raise failed
+    if world.share == "data":
+        endings = endings[:1]  # all have made the same steps, and the first has the files
+    if problems := [ending.problem for ending in endings if ending.problem is not None]:
+        raise RunError("; ".join(problems))
+    statuses = {ending.status for ending in endings}
+    status = next(s for s in ("interrupted", "budget", "done") if s in statuses)
+    samples, steps = sum(ending.samples for ending in endings), sum(ending.steps for ending in endings)
+    diverged = [line for ending in endings for line in ending.diverged]
+    if diverged and status == "done":  # before that there is more to do: the next call will say it
+        raise RunError(_all_over(diverged, runner.recipe, samples))
+    return status, samples, steps
+
+
+def _all_over(diverged: list[str], recipe: Recipe, samples: int) -> str:
+    """The one line for a run that ended without some of its chains."""
+    said = "; ".join(diverged)
+    if others := recipe.chains - len(diverged):
+        said += f"; {others} of {recipe.chains} chains are done, and the run has {samples} samples"
+    return f"{said}; to try on, call again with a larger run.max_rollbacks ({recipe.run.max_rollbacks} now)"
 
 
 class Runner:
@@ -96,48 +153,67 @@ class Runner:
         prior: Any,
         progress: Progress,
     ) -> None:
-        self.recipe, self.world, self.stop_asked = recipe, world, False
+        self.recipe, self.world, self.folder, self.stop_asked = recipe, world, folder, False
         self.progress = progress if world.rank == 0 else Progress()
+        self.given_up: dict[int, str] = {}  # chains that diverged for good, and how
+        self.keepers: list[Keeper] = []
         data = data if data is not None else load_data(recipe)
-        schedule = make_schedule(recipe, len(data.train))
+        self.schedule = make_schedule(recipe, len(data.train))
         numbers = world.chains(recipe)
         first = model if model is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
         check_fits(first, data, recipe, build_likelihood(recipe))
-        if world.rank == 0:
-            network = {"class": f"{type(first).__module__}.{type(first).__qualname__}"}
-            for note in prepare(folder, recipe, data, device, network).notes:
-                self.progress.note(f"damaged: {note}")
-        world.wait_for_all()
+        try_optimizer(recipe, first, device)
         feed = make_feed(recipe, data, device, world, chain_seed(recipe.seed, numbers[0], "order"))
-        folders = chain_folders(folder, recipe)
-        self.keepers: list[Keeper] = []
+        self.chains: list[Chain] = []
         for position, number in enumerate(numbers):
             if model is not None:
                 own = start_weights(model, recipe, number)
             else:
                 own = first if position == 0 else build_model(recipe, data.train.shape, data.classes, number)
             batches = feed if position == 0 else feed.with_seed(chain_seed(recipe.seed, number, "order"))
-            chain = Chain(number, recipe, schedule, data, own, batches, device, world, prior)
-            store = ChainStore.open(folders[number], number) if world.writes else None
-            self.keepers.append(Keeper(chain, store, folders[number], self.progress))
-        done = min(keeper.begin() for keeper in self.keepers)
-        self.progress.begin(recipe.name, schedule, recipe.chains, done)
+            self.chains.append(Chain(number, recipe, self.schedule, data, own, batches, device, world, prior))
+        # Only now, when nothing of the recipe can turn out to be wrong any more, does the folder become its run.
+        if world.rank == 0:
+            network = {"class": f"{type(first).__module__}.{type(first).__qualname__}"}
+            for note in prepare(folder, recipe, data, device, network).notes:
+                self.progress.note(f"damaged: {note}")
+
+    def begin(self) -> None:
+        """Every chain at its newest checkpoint, or at its start."""
+        folders = chain_folders(self.folder, self.recipe)
+        for chain in self.chains:
+            store = ChainStore.open(folders[chain.number], chain.number) if self.world.writes else None
+            self.keepers.append(Keeper(chain, store, folders[chain.number], self.progress))
+        done = min(self._begin(keeper) for keeper in self.keepers)
+        self.progress.begin(self.recipe.name, self.schedule, self.recipe.chains, done)
         for keeper in self.keepers:
             keeper.tell_notes()
 
+    def _begin(self, keeper: Keeper) -> int:
+        """Begin, or go on with, one chain; one that gave up stays where it is until it may roll back more often."""
+        store, number = keeper.store, keeper.chain.number
+        said = None if store is None else store.manifest.values.get(GAVE_UP)
+        done = keeper.begin()
+        if keeper.chain.world.agree([said is not None])[0]:
+            if keeper.chain.rollbacks >= self.recipe.run.max_rollbacks:
+                self.given_up[number] = str(said)
+            elif store is not None:
+                del store.manifest.values[GAVE_UP]  # true with the next checkpoint
+        return done
+
     def run(self, deadline: float | None) -> str:
-        """Until all chains are done, the deadline is near, or a signal came."""
+        """Until all chains are done or have given up, the deadline is near, or a signal came."""
         status = "done"
         every = self.recipe.run.checkpoint_minutes * 60
         last = time.monotonic()
         stretch = 1
-        while active := [keeper for keeper in self.keepers if not keeper.done]:
+        while active := self._active():
             # The device is kept busy first; then the host looks at what has come back.
             began = time.monotonic()
             for keeper in active:
                 keeper.chain.advance(stretch)
             for keeper in active:
-                keeper.attend()
+                self._unless_it_gives_up(keeper, keeper.attend)
             now = time.monotonic()
             stretch = self._stretch(stretch, now - began)
             patience = 0.0 if deadline is None else deadline - self._closing_time()
@@ -148,13 +224,33 @@ class Runner:
                 status = "interrupted" if stop else "budget"
                 break
             if due:
-                for keeper in active:
-                    keeper.checkpoint()
+                for keeper in self._active():
+                    self._unless_it_gives_up(keeper, keeper.checkpoint)
                 last = time.monotonic()
-        for keeper in self.keepers:
-            keeper.end(status)
         # A deadline that passed with the last step is no reason to call again.
-        return "done" if all(keeper.done for keeper in self.keepers) else status
+        status = status if self._active() else "done"
+        for keeper in self.keepers:
+            if keeper.chain.number not in self.given_up:
+                keeper.end(status)
+        return status
+
+    def _active(self) -> list[Keeper]:
+        return [k for k in self.keepers if not k.done and k.chain.number not in self.given_up]
+
+    def _unless_it_gives_up(self, keeper: Keeper, work: Callable[[], None]) -> None:
+        """Do something for a chain. If it diverges for good it is left out from here on, and the others go on."""
+        try:
+            work()
+        except RunError as error:
+            if not (keeper.chain.rollbacks >= self.recipe.run.max_rollbacks and "run.max_rollbacks" in str(error)):
+                raise
+            self.given_up[keeper.chain.number] = str(error)
+            if keeper.store is not None:
+                # So that the next call does not make the same steps again to find out the same.
+                keeper.store.manifest.values |= {"status": "diverged", GAVE_UP: str(error)}
+                keeper.store.manifest.commit()
+            if self._active():
+                self.progress.note(str(error))
 
     def _stretch(self, before: int, took: float) -> int:
         """How many steps to enqueue before looking up again: about a fifth of a second's worth."""
@@ -172,8 +268,8 @@ class Runner:
 
     def close(self) -> None:
         self.progress.end()
-        for keeper in self.keepers:
-            close: Any = getattr(keeper.chain.feed, "close", None)
+        for chain in self.chains:
+            close: Any = getattr(chain.feed, "close", None)
             if close is not None:
                 close()
 

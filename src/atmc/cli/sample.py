@@ -77,6 +77,8 @@ def finish(result: RunResult, folder: Path, as_json: bool) -> int:
     """Say how a run ended and what to type next; returns the exit code."""
     samples = result.samples
     code = Told({"done": DONE, "budget": OUT_OF_TIME, "interrupted": INTERRUPTED}[result.status])
+    if not result.speaks:  # one of several processes, and not the one that says how it ended
+        return code
     if as_json:
         emit({"status": result.status, "run": str(folder), "samples": samples})
         return code
