@@ -1,18 +1,21 @@
 """How fast chains run: one, several together, against SGD on the same network, with start-up and memory.
 
     python benchmarks/train.py                                  # ResNet++-56x32, batch 128, on the GPU
-    python benchmarks/train.py --device cpu --depth 8 --width 8 --size 8 --channels 1 --train 1280 --seconds 2
+    python benchmarks/train.py --device cpu --depth 8 --width 8 --size 8 --channels 1 --train 1280 --epochs 20
 
 Everything runs through the engine (`atmc.chain`): data on the device, crops and flips, forward, backward, prior,
 sampler, the loss written down; on CUDA as one graph per chain. Contestants take turns within one run, so that ratios do
 not depend on the weather; figures are medians over rounds. Start-up is measured in processes of their own, from the
 start of Python to the first step done, with an empty compile cache and with the one that this left behind. Memory is
-read at a fifth of the epochs and at the end of them. A short table comes last; JSON goes to `results/train/`.
+that of a whole run (`atmc.chain.run`) of many short epochs, with samples, evaluations and checkpoints, read after each
+sample; its growth is from the first fifth of the epochs to the end. How long 1,000 epochs would take is extrapolated,
+from the speed and from a run of four epochs, and called so. A short table comes last; JSON goes to `results/train/`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -26,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 BEGAN = time.time()
+CYCLES = 20  # of the paper's 1,000 epochs; each ends in a checkpoint, and all but the first three give a sample
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -48,7 +52,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def recipe(options: argparse.Namespace, sampler: str, epochs: int = 1000, train: int | None = None, **run: Any) -> Any:
+def recipe(
+    options: argparse.Namespace,
+    sampler: str,
+    epochs: int = 1000,
+    train: int | None = None,
+    test: int = 10_000,
+    cycles: int = 4,
+    **run: Any,
+) -> Any:
     """The network under `sampler`, on made-up images of CIFAR-10's shape."""
     from atmc.chain.settings import (
         DataSection,
@@ -61,7 +73,7 @@ def recipe(options: argparse.Namespace, sampler: str, epochs: int = 1000, train:
     )
 
     shape = f"{options.channels}x{options.size}x{options.size}"
-    name = f"synthetic:{shape}?classes=10&train={train or options.train}&test={min(10_000, options.train)}"
+    name = f"synthetic:{shape}?classes=10&train={train or options.train}&test={min(test, options.train)}"
     if sampler == "sgd":
         moves = SamplerSection(name="sgd", lr=1e-3, momentum=0.9, weight_decay=5e-4)
         target = TargetSection(prior="none")
@@ -74,7 +86,7 @@ def recipe(options: argparse.Namespace, sampler: str, epochs: int = 1000, train:
         model=ModelSection(name="resnetpp", depth=options.depth, width=options.width),
         target=target,
         sampler=moves,
-        schedule=ScheduleSection(epochs=epochs, cycle_epochs=max(1, epochs // 4))
+        schedule=ScheduleSection(epochs=epochs, cycle_epochs=max(1, epochs // cycles))
         if sampler != "sgd"
         else ScheduleSection(epochs=epochs, kind="cosine"),
         run=RunSection(
@@ -139,14 +151,6 @@ class Contestant:
         if self.device.type == "cuda":
             self.torch.cuda.synchronize(self.device)
 
-    def memory(self) -> dict[str, float]:
-        """Megabytes of this process on host and device."""
-        host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        if Path("/proc/self/statm").exists():
-            host = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
-        device = self.torch.cuda.memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else 0.0
-        return {"host_mb": host, "device_mb": device}
-
 
 def first_step(options: argparse.Namespace) -> None:
     """In a process of its own: one step, and the time since Python started."""
@@ -204,18 +208,65 @@ def speeds(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def megabytes(device: str) -> dict[str, float]:
+    """What this process holds now: on the host, in tensors on the device, and in torch's cache of device memory."""
+    import torch
+
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if Path("/proc/self/statm").exists():
+        host = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+    cuda = device.startswith("cuda")
+    return {
+        "host_mb": host,
+        "device_mb": torch.cuda.memory_allocated() / 2**20 if cuda else 0.0,
+        "device_reserved_mb": torch.cuda.memory_reserved() / 2**20 if cuda else 0.0,
+    }
+
+
 def memory(options: argparse.Namespace) -> dict[str, Any]:
-    """Growth over `--epochs` short epochs, after the first fifth in which buffers fill."""
-    examples = min(options.train, 20 * options.batch)
-    one = Contestant(recipe(options, "atmc", train=examples), 1)
-    per_epoch = examples / options.batch
-    one.run(steps=max(1, int(per_epoch * options.epochs / 5)))
-    before = one.memory()
-    one.run(steps=int(per_epoch * options.epochs * 4 / 5))
-    after = one.memory()
-    growth = {key: after[key] - before[key] for key in before}
-    print(f"memory over {options.epochs} epochs: {growth}", flush=True)
-    return {"epochs": options.epochs, "before": before, "after": after, "growth": growth}
+    """Growth over a run of `--epochs` short epochs, from the first fifth, in which buffers fill, to the end.
+
+    Twenty samples with their evaluations and checkpoints, and more checkpoints in between.
+    """
+    import torch
+
+    from atmc.chain import run
+    from atmc.chain.progress import Progress
+
+    class Watch(Progress):
+        """Reads after each sample: at like moments, so that readings can be compared."""
+
+        def __init__(self) -> None:
+            self.seen: list[dict[str, float]] = []
+
+        def row(self, row: Any, samples: int) -> None:
+            if row["event"] == "sample":
+                self.seen.append({"epoch": row["epoch"], "samples": samples, **megabytes(options.device)})
+
+    examples, watch = min(options.train, 20 * options.batch), Watch()
+    settings = recipe(
+        options, "atmc", options.epochs, examples, test=1000, cycles=CYCLES, checkpoint_minutes=0.02, max_rollbacks=20
+    )
+    gc.collect()  # what other contestants leave must not be freed, and counted, in the middle of this
+    if options.device.startswith("cuda"):
+        torch.cuda.empty_cache()
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(settings, folder, progress=watch)
+    before = next(seen for seen in watch.seen if seen["epoch"] >= options.epochs / 5)
+    after = watch.seen[-1]
+    growth = {key: after[key] - before[key] for key in before if key.endswith("_mb")}
+    print(f"memory over {options.epochs} epochs and {result.samples} samples: {growth}", flush=True)
+    return {
+        "epochs": options.epochs,
+        "steps": result.steps,
+        "samples": result.samples,
+        "seconds": time.perf_counter() - began,
+        "before": before,
+        "after": after,
+        "growth": growth,
+        "readings": watch.seen,
+    }
 
 
 def whole_run(options: argparse.Namespace) -> dict[str, Any]:
@@ -224,7 +275,6 @@ def whole_run(options: argparse.Namespace) -> dict[str, Any]:
     from atmc.chain.progress import Progress
 
     class Clock(Progress):
-        busy = 0.0
         first = 0.0
 
         def begin(self, *args: Any) -> None:
@@ -261,11 +311,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         found["memory"] = memory(options)
     if "run" not in options.skip:
         found["run"] = whole_run(options)
-        # 17 samples in the paper's run, each with its evaluation and checkpoint; the rest are steps.
         stepping = found["run"]["epochs"] * options.train / found["speed"]["atmc"]
         extra = max(0.0, (found["run"]["seconds"] - stepping) / found["run"]["samples"])
         found["run"]["seconds_per_sample"] = extra
-        found["run"]["minutes_for_1000_epochs"] = (1000 * options.train / found["speed"]["atmc"] + 20 * extra) / 60
+        found["extrapolated"] = {
+            "minutes_for_1000_epochs": (1000 * options.train / found["speed"]["atmc"] + CYCLES * extra) / 60,
+            "from": f"images a second, and {CYCLES} samples at what one took in {found['run']['epochs']} epochs",
+        }
     options.out.mkdir(parents=True, exist_ok=True)
     kind = options.device.partition(":")[0]
     path = options.out / f"{kind}-{options.depth}x{options.width}-b{options.batch}.json"
@@ -286,10 +338,13 @@ def report(found: dict[str, Any], path: Path) -> None:
     if "memory" in found:
         grown = found["memory"]["growth"]
         said = f"host {grown['host_mb']:+.1f} MB, device {grown['device_mb']:+.2f} MB"
-        rows.append((f"growth over {found['memory']['epochs']} epochs", said))
+        said += f" (reserved {grown['device_reserved_mb']:+.2f} MB)"
+        rows.append(
+            (f"growth over {found['memory']['epochs']} epochs", f"{said}, {found['memory']['samples']} samples")
+        )
     if "run" in found:
         rows.append(("a sample, all told", f"{found['run']['seconds_per_sample']:.2f} s"))
-        rows.append(("1,000 epochs would take", f"{found['run']['minutes_for_1000_epochs']:.1f} min"))
+        rows.append(("1,000 epochs, extrapolated", f"{found['extrapolated']['minutes_for_1000_epochs']:.1f} min"))
     print(f"\n{found['what']}, {found['device']}, torch {found['torch']} -> {path}")
     for name, value in rows:
         print(f"  {name:26} {value}")
