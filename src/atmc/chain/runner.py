@@ -20,6 +20,7 @@ from torch import nn
 from atmc.chain.board import WithBoard
 from atmc.chain.build import build_likelihood, build_model, chain_seed, start_weights, try_optimizer
 from atmc.chain.chain import AHEAD, Chain
+from atmc.chain.ending import end_together
 from atmc.chain.examples import RunData, check_fits, load_data
 from atmc.chain.feed import make_feed
 from atmc.chain.keeper import Keeper
@@ -51,17 +52,6 @@ class RunResult:
     steps: int
     seconds: float
     speaks: bool = True
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """How it went in one process."""
-
-    status: str
-    samples: int
-    steps: int
-    diverged: list[str]  # a line for each chain that gave up
-    problem: str | None = None  # what ended the process itself
 
 
 def run(
@@ -97,46 +87,8 @@ def run(
             stack.callback(runner.close)
         deadline = None if time_budget is None else began + time_budget
         with _signals(runner):
-            status, samples, steps = _end_together(world, runner, deadline)
+            status, samples, steps = end_together(world, runner, deadline)
     return RunResult(status, folder, samples, steps, time.monotonic() - began, world.rank == 0)
-
-
-def _end_together(world: World, runner: "Runner", deadline: float | None) -> tuple[str, int, int]:
-    """Run, and come to one ending with the other processes: status, samples and steps, or one `RunError` for all.
-
-    The first process keeps the lock until the last is done: their chains lie in the same folder.
-    """
-    failed: RunError | None = None
-    try:
-        runner.begin()
-        mine = _Ending(runner.run(deadline), *runner.totals(), list(runner.given_up.values()))
-    except RunError as error:
-        if world.share != "chains":
-            raise
-        failed = error  # the others' chains are none of its business: it waits for them
-        mine = _Ending("done", 0, 0, [], str(error))
-    endings = world.tell(mine)
-    if failed is not None:
-        raise failed
-    if world.share == "data":
-        endings = endings[:1]  # all have made the same steps, and the first has the files
-    if problems := [ending.problem for ending in endings if ending.problem is not None]:
-        raise RunError("; ".join(problems))
-    statuses = {ending.status for ending in endings}
-    status = next(s for s in ("interrupted", "budget", "done") if s in statuses)
-    samples, steps = sum(ending.samples for ending in endings), sum(ending.steps for ending in endings)
-    diverged = [line for ending in endings for line in ending.diverged]
-    if diverged and status == "done":  # before that there is more to do: the next call will say it
-        raise RunError(_all_over(diverged, runner.recipe, samples))
-    return status, samples, steps
-
-
-def _all_over(diverged: list[str], recipe: Recipe, samples: int) -> str:
-    """The one line for a run that ended without some of its chains."""
-    said = "; ".join(diverged)
-    if others := recipe.chains - len(diverged):
-        said += f"; {others} of {recipe.chains} chains are done, and the run has {samples} samples"
-    return f"{said}; to try on, call again with a larger run.max_rollbacks ({recipe.run.max_rollbacks} now)"
 
 
 class Runner:
@@ -230,7 +182,9 @@ class Runner:
         # A deadline that passed with the last step is no reason to call again.
         status = status if self._active() else "done"
         for keeper in self.keepers:
-            if keeper.chain.number not in self.given_up:
+            if keeper.chain.number in self.given_up:
+                self._write_down(keeper)
+            else:
                 keeper.end(status)
         return status
 
@@ -245,12 +199,15 @@ class Runner:
             if not (keeper.chain.rollbacks >= self.recipe.run.max_rollbacks and "run.max_rollbacks" in str(error)):
                 raise
             self.given_up[keeper.chain.number] = str(error)
-            if keeper.store is not None:
-                # So that the next call does not make the same steps again to find out the same.
-                keeper.store.manifest.values |= {"status": "diverged", GAVE_UP: str(error)}
-                keeper.store.manifest.commit()
+            self._write_down(keeper)
             if self._active():
                 self.progress.note(str(error))
+
+    def _write_down(self, keeper: Keeper) -> None:
+        """That a chain has given up, so that the next call does not make the same steps again to find out the same."""
+        if keeper.store is not None:
+            keeper.store.manifest.values |= {"status": "diverged", GAVE_UP: self.given_up[keeper.chain.number]}
+            keeper.store.manifest.commit()
 
     def _stretch(self, before: int, took: float) -> int:
         """How many steps to enqueue before looking up again: about a fifth of a second's worth."""
