@@ -115,7 +115,7 @@ def main() -> None:
         for _ in range(args.samples)
     ]
     images = torch.randint(0, 256, (args.images, 3, args.size, args.size), dtype=torch.uint8, device=device)
-    sizes = args.batches or ([250, 500, 1000, 2000, 5000] if device.type == "cuda" else [32, 128, 512])
+    sizes = args.batches or ([500, 2000, 5000] if device.type == "cuda" else [32, 128, 512])
     sizes = sorted({min(size, args.images) for size in sizes})
     posterior = Posterior(models, models[0].cpu(), mean=MEAN, std=STD)
     models[0].to(device)
