@@ -188,7 +188,7 @@ def _target(
     section = settings.target
     rule: Any = None
     if settings.sampler.name == "sgd" and prior is None:
-        section = dataclasses.replace(section, prior="none")
+        section = dataclasses.replace(section, prior="none", prior_scale=TargetSection().prior_scale)
     elif isinstance(prior, str):
         section = dataclasses.replace(section, prior=prior)  # type: ignore[arg-type]
     elif prior is not None:

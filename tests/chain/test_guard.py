@@ -193,6 +193,17 @@ def test_gives_up_after_the_stated_number_and_keeps_the_samples(
     assert [row["lr_scale"] for row in found.metrics() if row["event"] == "rollback"] == [0.5, 0.25]
 
 
+def test_a_chain_that_gives_up_keeps_no_sample_from_after_its_divergence(
+    tiny: Any, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Explosion(monkeypatch, [22], 30.0)  # the sample of step 23 is taken before any loss has shown much
+    with pytest.raises(RunError, match="its 1 sample is kept"):
+        run(change(tiny, run={"max_rollbacks": 0, "evaluate": []}), tmp_path / "run", progress=None)
+    found = RunDir.open(tmp_path / "run")
+    assert [found.bank.meta(i)["step"] for i in range(len(found.bank))] == [12]
+    assert "no longer in the bank: drawn at or after step" in " ".join(found.damage())
+
+
 def test_rollbacks_survive_a_stop(
     tiny: Any, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fingerprint: Any
 ) -> None:

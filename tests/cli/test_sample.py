@@ -111,3 +111,15 @@ def test_a_second_ctrl_c_says_how_to_go_on(recipe, monkeypatch):
     monkeypatch.setattr("atmc.chain.runner.run", impatient)
     fails("sample", recipe, "--out", "r", code=130, match="stopped at once; go on from the last checkpoint with")
     fails("demo", "--out", "d", "--seed", "5", code=130, match="with atmc demo --out d --seed 5")
+
+
+def test_a_run_without_its_recipe_file_goes_on_and_has_it_again(recipe):
+    few = ["--set", "schedule.epochs=2", "--set", "run.evaluate=[]"]
+    assert atmc("sample", recipe, *few).code == 0
+    own = Path("runs/tiny/recipe.toml")
+    text = own.read_text()
+    own.unlink()
+    result = atmc("sample", "runs/tiny")
+    assert result.code == 0, result
+    assert "Done: 1 sample in runs/tiny." in result.out
+    assert own.read_text() == text

@@ -23,6 +23,10 @@ from atmc.errors import RunError
 from atmc.samplers import Sampler
 
 
+class GaveUpError(RunError):
+    """A chain has diverged as often as it may."""
+
+
 class Keeper:
     """One chain and its folder. `store` is None in a process that does not write."""
 
@@ -175,12 +179,13 @@ class Keeper:
     def _roll_back(self, divergence: Divergence) -> None:
         chain, run = self.chain, self.chain.recipe.run
         rollbacks, scale = chain.rollbacks, chain.clock.scale
-        if rollbacks >= run.max_rollbacks:
-            raise RunError(
-                f"chain {chain.number} diverged at step {divergence.step} ({divergence.reason}) after {rollbacks} "
-                f"rollbacks (run.max_rollbacks): lower sampler.lr or the speeds; its {self.samples} samples are kept"
-            )
         set_aside = self._set_aside(divergence)
+        if rollbacks >= run.max_rollbacks:
+            kept = f"{self.samples} sample{' is' if self.samples == 1 else 's are'}"
+            raise GaveUpError(
+                f"chain {chain.number} diverged at step {divergence.step} ({divergence.reason}) after {rollbacks} "
+                f"rollbacks (run.max_rollbacks): lower sampler.lr or the speeds; its {kept} kept"
+            )
         saved = self._read(divergence.since)
         if saved.step == self._rolled_back_to:  # a second divergence from there: then the one before
             saved = self._read(saved.step)

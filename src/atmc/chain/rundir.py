@@ -55,7 +55,8 @@ class RunDir:
         if recipe.chains > 1:
             folders = chain_folders(folder, recipe)
             parts = [Manifest.load(f) for f in folders if Manifest.exists(f)]
-            if parts:
+            # A run that was killed while it opened its chains has lost nothing.
+            if any(record["step"] > 0 for part in parts for record in part.values.get("checkpoints") or []):
                 top.notes += [
                     f"{f}: chain {number} of {recipe.chains} has no manifest, so none of its samples are used"
                     for number, f in enumerate(folders)

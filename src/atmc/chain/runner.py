@@ -23,7 +23,7 @@ from atmc.chain.chain import AHEAD, Chain
 from atmc.chain.ending import end_together
 from atmc.chain.examples import RunData, check_fits, load_data
 from atmc.chain.feed import make_feed
-from atmc.chain.keeper import Keeper
+from atmc.chain.keeper import GaveUpError, Keeper
 from atmc.chain.lock import RunLock
 from atmc.chain.numerics import numerics
 from atmc.chain.parallel import World, join, pick_device
@@ -34,7 +34,6 @@ from atmc.chain.rundir import chain_folders
 from atmc.chain.schedule import make_schedule
 from atmc.chain.settings import Recipe
 from atmc.chain.store import ChainStore
-from atmc.errors import RunError
 
 GAVE_UP = "gave_up"  # in a chain's manifest: how it diverged for good
 
@@ -195,9 +194,7 @@ class Runner:
         """Do something for a chain. If it diverges for good it is left out from here on, and the others go on."""
         try:
             work()
-        except RunError as error:
-            if not (keeper.chain.rollbacks >= self.recipe.run.max_rollbacks and "run.max_rollbacks" in str(error)):
-                raise
+        except GaveUpError as error:
             self.given_up[keeper.chain.number] = str(error)
             self._write_down(keeper)
             if self._active():

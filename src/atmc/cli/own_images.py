@@ -62,6 +62,8 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
         "schedule.epochs": CYCLES * cycle,
         "schedule.burn_in_epochs": CYCLES // 4 * cycle,
     }
+    if any(setting.replace(" ", "") == "schedule.warm_start_epochs=0" for setting in settings):
+        del own["schedule.warm_start_lr"]
     return load_recipe("digits-atmc", [*(f"{key}={value}" for key, value in own.items()), *settings])
 
 
