@@ -100,6 +100,23 @@ class XiOrNoise(ATMC):
         super().__init__(params, noise=noise, thermostat_init=thermostat_init or noise, **options)
 
 
+def broken_momentum_step(flaw: Flaw, p: Any, grad: Any, eta: Any, alpha: Any, beta: Any, **kw: Any) -> Any:
+    """B(h) by the library with one of the errors that B can have."""
+    if flaw is Flaw.NO_MASS:
+        kw["temperature"] = kw["temperature"] / kw["mass"]  # which enters B through the noise alone
+    if flaw is Flaw.FULL_FRICTION:
+        kw["inverse_scale"] = 0.0
+    if flaw is Flaw.NOISE_OF_ONE_B:
+        # Variance 2Tαm hφ(bh) for 2Tαm hφ(2bh): their ratio is 2/(1 + e^(−bh)).
+        r = (1 + p * p * kw["inverse_scale"]) ** -0.5
+        eta = eta * (2 / (1 + torch.exp(-beta * r * kw["lr"]))) ** 0.5
+    new = _momentum_step(p, grad, eta, alpha, beta, **kw)
+    if flaw is Flaw.SIGN:
+        r = (1 + p * p * kw["inverse_scale"]) ** -0.5
+        new = new * torch.exp(2 * beta * r * kw["lr"])
+    return new
+
+
 class Mutant(Real):
     """The library's sampler with one error put into it."""
 
@@ -109,21 +126,9 @@ class Mutant(Real):
         self.generator = torch.Generator().manual_seed(sampler.seed)
 
     def momentum_step(self, p: Any, grad: Any, eta: Any, alpha: Any, beta: Any, **kw: Any) -> Any:
-        if self.flaw is Flaw.NO_MASS:
-            kw["temperature"] = kw["temperature"] / kw["mass"]  # which enters B through the noise alone
-        if self.flaw is Flaw.FULL_FRICTION:
-            kw["inverse_scale"] = 0.0
         if self.flaw is Flaw.NO_EXCESS_FRICTION:
             beta = beta.clamp(max=self.sampler.param_groups[0]["noise"])
-        if self.flaw is Flaw.NOISE_OF_ONE_B:
-            # Variance 2Tαm hφ(bh) for 2Tαm hφ(2bh): their ratio is 2/(1 + e^(−bh)).
-            r = (1 + p * p * kw["inverse_scale"]) ** -0.5
-            eta = eta * (2 / (1 + torch.exp(-beta * r * kw["lr"]))) ** 0.5
-        new = _momentum_step(p, grad, eta, alpha, beta, **kw)
-        if self.flaw is Flaw.SIGN:
-            r = (1 + p * p * kw["inverse_scale"]) ** -0.5
-            new = new * torch.exp(2 * beta * r * kw["lr"])
-        return new
+        return broken_momentum_step(self.flaw, p, grad, eta, alpha, beta, **kw)
 
     def drift_step(self, p: Any, **kw: Any) -> tuple[Any, Any]:
         if self.flaw is Flaw.GAUSSIAN_A:

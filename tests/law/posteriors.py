@@ -69,7 +69,7 @@ def banana() -> Target:
     def potential(theta: Tensor) -> Tensor:
         return theta[:, 0] ** 2 / 2 + (theta[:, 1] - (theta[:, 0] ** 2 - 1) / 2) ** 2 / 0.8
 
-    return Target("banana", potential, exact(gradient), statistics, width=24.0, dimension=2)
+    return Target("banana", potential, exact(gradient), statistics, width=34.0, dimension=2)
 
 
 def logistic_regression(symmetric: bool, examples: int = 40) -> Target:

@@ -39,7 +39,7 @@ def test_the_law_is_left_invariant(settings: Settings) -> None:
 
 
 def test_a_correlated_gaussian_is_found() -> None:
-    verdict, divergence = convergence(cuda, Settings("ATMC", h=0.2, c=1.2, mu=0.3))
+    verdict, divergence = convergence(cuda, Settings("ATMC", h=0.2, m=2.0, c=1.2, t=2.0, mu=0.3))
     assert verdict.passed, str(verdict)
     assert divergence.passed, divergence
 
@@ -50,7 +50,7 @@ def test_atmc_has_exactly_the_law_of_its_discrete_step() -> None:
 
 
 def test_the_bias_is_of_second_order() -> None:
-    measured = order(cuda, Settings("ATMC", h=0.24, d=3.0, c=2.0))
+    measured = order(cuda, Settings("ATMC", h=0.24, m=2.0, d=3.0, c=math.sqrt(3.0), t=1.5, mu=1.5))
     assert measured.allows(4.0), str(measured)
     assert not measured.allows(2.0), str(measured)
 

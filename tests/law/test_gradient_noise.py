@@ -6,7 +6,8 @@ import pytest
 
 from . import gradient_noise
 from .harness import Settings
-from .makers import real
+from .makers import mutant, real
+from .reference import Flaw
 
 BASE = {"m": 2.0, "t": 1.5}
 
@@ -39,3 +40,14 @@ def test_without_a_thermostat_the_law_is_off_as_theory_says(settings: Settings) 
     assert predicted.passed, str(predicted)
     assert not posterior.passed
     assert posterior.worst > 15, str(posterior)
+
+
+def test_errors_are_caught() -> None:
+    """By the checks that the unbroken library passes above. ξ tells of a mass that is missing in the noise; friction
+    that does not grow where ξ > D leaves the noisiest elements hot."""
+    exact = gradient_noise.thermostat_exact(mutant(Flaw.NO_MASS), Settings("ATMC", h=0.15, d=6.0, mu=2.0, **BASE))
+    assert {c.name[0] for c in exact.failures} == {"ξ"}, str(exact)
+    noisy = gradient_noise.thermostat(mutant(Flaw.NO_EXCESS_FRICTION), Settings("ATMC", h=0.15, d=1.0, mu=0.8, **BASE))
+    assert any(c.name.startswith("θ²") and c.z > 0 for c in noisy.failures), str(noisy)
+    predicted, _ = gradient_noise.without_thermostat(mutant(Flaw.NO_MASS), Settings("SGHMC", h=0.1, d=1.0, **BASE))
+    assert not predicted.passed, str(predicted)
