@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from atmc.chain.optim_state import new_sgd
 from atmc.chain.recipe_errors import nearest
-from atmc.chain.recipe_idle import unknown_option
+from atmc.chain.recipe_idle import taken, unknown_option
 from atmc.chain.settings import ModelSection, Recipe, SamplerSection
 from atmc.errors import InputError
 
@@ -53,8 +53,7 @@ def _check_network(section: ModelSection) -> None:
         raise InputError('model.norm = "none" and model.name = "resnet" do not go together: use "bn" or "frn"')
     if section.name == "resnetpp" and section.norm == "bn":
         raise InputError('model.norm = "bn" and model.name = "resnetpp" do not go together: use "none" or "frn"')
-    taken = ("depth", "width", "norm", "classes", "in_channels", "in_features", "image_size")
-    known = [name for name in inspect.signature(NETWORKS[section.name]).parameters if name not in taken]
+    known = [name for name in inspect.signature(NETWORKS[section.name]).parameters if name not in taken("model")]
     for name in section.options:
         if name not in known:
             raise InputError(unknown_option("model.options", name, known))
@@ -153,8 +152,7 @@ def _sampler(
     options: dict[str, Any] = {**section.options, "seed": seed, "temperature": section.temperature}
     if lr.device.type == "cpu":
         options.setdefault("nonfinite", "ignore")
-    kind: Any = {"atmc": samplers.ATMC, "sgnht": samplers.SGNHT, "sghmc": samplers.SGHMC, "sgld": samplers.SGLD}
-    kind = kind[section.name]
+    kind: Any = samplers.SAMPLERS[section.name]
     if section.name == "sgld":
         if section.preconditioner != "none":
             options["preconditioner"] = section.preconditioner

@@ -10,9 +10,9 @@ import torch
 from atmc.chain.examples import RunData
 from atmc.chain.files import DamagedFileError, problem, tensors_to_bytes, write_bytes
 from atmc.chain.manifest import Manifest, hardware
-from atmc.chain.recipe import recipe_to_toml
+from atmc.chain.recipe import RECIPE_FILE, recipe_to_toml
 from atmc.chain.recipe_idle import idle_keys
-from atmc.chain.rundir import RECIPE, labels_file, read_recipe
+from atmc.chain.rundir import labels_file, read_recipe
 from atmc.chain.schedule import Schedule, make_schedule
 from atmc.chain.settings import Recipe, flat
 from atmc.errors import InputError
@@ -36,7 +36,7 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
         if before is not None:
             shutil.rmtree(folder / "chains", ignore_errors=True)
         # A run killed in its first moments may have left these.
-        elif folder.exists() and any(p.name not in (".lock", RECIPE) and p.suffix != ".tmp" for p in folder.iterdir()):
+        elif any(p.name not in (".lock", RECIPE_FILE) and p.suffix != ".tmp" for p in folder.glob("*")):
             raise InputError(f"{folder} is not empty and not a run: choose another folder, or remove it first")
         about = {
             "digests": data.digests(),
@@ -51,7 +51,7 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
             folder, seed=recipe.seed, chains=recipe.chains, data=about, network=network, sessions=[], checkpoints=[]
         )
     manifest.values["recipe"] = text = recipe_to_toml(recipe)
-    manifest.record(RECIPE, write_bytes(folder / RECIPE, text.encode()))
+    manifest.record(RECIPE_FILE, write_bytes(folder / RECIPE_FILE, text.encode()))
     manifest.values["sessions"].append(
         {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "hardware": hardware(device)}
     )

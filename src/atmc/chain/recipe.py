@@ -33,9 +33,8 @@ def find_recipe(name: str | Path) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    for file in (RECIPE_FILE, *MANIFESTS) if path.is_dir() else ():
-        if (path / file).is_file():
-            return path / file
+    if own := recipe_of_run(path):
+        return own
     bare = str(name).removesuffix(".toml").removeprefix("recipes/")
     shipped: list[str] = []
     for folder in recipe_folders():
@@ -60,6 +59,11 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         return recipe_from_values(values, overrides)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def recipe_of_run(folder: Path) -> Path | None:
+    """The file of a run directory that has its recipe; None where it is no run directory."""
+    return next((folder / name for name in (RECIPE_FILE, *MANIFESTS) if (folder / name).is_file()), None)
 
 
 def _text_of_run(folder: Path) -> str:

@@ -134,10 +134,13 @@ def sampler_options(name: str) -> list[str]:
     """The arguments of a sampler that have no key of their own in a recipe."""
     import inspect
 
-    from atmc import samplers
+    from atmc.samplers import SAMPLERS
     from atmc.samplers.sampler import Options
 
-    kind = {"atmc": samplers.ATMC, "sgnht": samplers.SGNHT, "sghmc": samplers.SGHMC, "sgld": samplers.SGLD}[name]
-    arguments = [*inspect.signature(kind).parameters, *Options.__annotations__]
-    taken = {*_OWN_KEY["sampler"].split(), *_GIVEN["sampler"], "options"}
-    return [argument for argument in arguments if argument not in taken]
+    arguments = [*inspect.signature(SAMPLERS[name]).parameters, *Options.__annotations__]
+    return [argument for argument in arguments if argument not in taken("sampler") | {"options"}]
+
+
+def taken(section: str) -> set[str]:
+    """Arguments of a sampler or network that are no options: they have keys of their own, or follow from the run."""
+    return {*_OWN_KEY[section].split(), *_GIVEN[section]}

@@ -24,10 +24,9 @@ from atmc.chain.evaluate import from_file
 from atmc.chain.files import DamagedFileError, problem, read_tensors
 from atmc.chain.journal import read_rows
 from atmc.chain.manifest import NAME, Manifest
+from atmc.chain.recipe import RECIPE_FILE
 from atmc.chain.settings import Recipe, recipe_from_dict
 from atmc.errors import InputError
-
-RECIPE = "recipe.toml"
 
 
 @dataclass
@@ -46,8 +45,8 @@ class RunDir:
         if not Manifest.exists(folder):
             raise InputError(f"{folder} is not a run directory: it has no manifest.json")
         top = Manifest.load(folder)
-        if RECIPE not in top.values["files"]:
-            raise InputError(f"{folder} holds no run: its manifest lists no {RECIPE}")
+        if RECIPE_FILE not in top.values["files"]:
+            raise InputError(f"{folder} holds no run: its manifest lists no {RECIPE_FILE}")
         if top.values.get("data") is None:
             raise DamagedFileError(folder / NAME, "does not say what data the run is of")
         recipe = read_recipe(top)
@@ -171,7 +170,7 @@ def labels_file(split: str) -> str:
 def read_recipe(top: Manifest) -> Recipe:
     """The resolved recipe of a run. The manifest holds its text; recipe.toml is the copy for people."""
     text = str(top.values.get("recipe", ""))
-    path, sha256, size = top.entry(RECIPE)
+    path, sha256, size = top.entry(RECIPE_FILE)
     if reason := problem(path, sha256, size):
         top.notes.append(f"{path}: {reason}; the manifest's copy is used")
     try:

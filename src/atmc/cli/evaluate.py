@@ -25,7 +25,9 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
             result = _own(reading, data, split, place)
         else:
             data, result = _other(reading, on, split, place)
-    if damaged := tell_damage(run):
+        damaged = reading.run.damage()
+    tell_damage(run, damaged)
+    if damaged:
         result["damaged"] = damaged
     if as_json:
         emit(result)

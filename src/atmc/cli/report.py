@@ -30,7 +30,9 @@ def report(
     typed = command("atmc", "report", *runs, *(word for kind in strangers for word in ("--ood", kind)))
     with working(f"reading {len(runs)} run{'s' * (len(runs) != 1)} and drawing"):
         data = build(runs, page, figures, strangers=strangers, command=typed)
-    damaged = [line for run in runs for line in tell_damage(run)]
+    for run, facts in zip(runs, data.runs, strict=True):
+        tell_damage(run, facts.damage)
+    damaged = [line for facts in data.runs for line in facts.damage]
     if as_json:
         import json
 

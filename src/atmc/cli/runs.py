@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,16 +47,12 @@ def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[in
     return len(posterior.mean) or 3, int(height), int(width)
 
 
-def tell_damage(path: Path) -> list[str]:
+def tell_damage(path: Path, found: Sequence[str]) -> None:
     """Say on stderr what is wrong with a run's files and what to do; a result made of the rest must not hide it."""
-    from atmc.chain.rundir import RunDir
-
-    found = RunDir.open(path).damage()
     for line in found:
         remark(f"damaged: {line}")
     if found:
         remark(f"What is whole was used. {command('atmc', 'sample', path)} sets damaged samples aside and goes on.")
-    return found
 
 
 def check_device(name: str | None) -> str | None:

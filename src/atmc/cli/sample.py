@@ -45,8 +45,9 @@ def _where(recipe: str, out: Path | None) -> tuple[str, Path | None]:
     folder = Path(recipe)
     if not folder.is_dir():
         return recipe, out
-    names = ("recipe.toml", "manifest.json", "manifest.copy.json")  # a manifest has the recipe's text as well
-    own = next((folder / name for name in names if (folder / name).is_file()), None)
+    from atmc.chain.recipe import recipe_of_run
+
+    own = recipe_of_run(folder)
     if own is None:
         raise InputError(
             f"{folder} is a folder without a recipe.toml: name a recipe, a run that was started before, or, "

@@ -157,6 +157,7 @@ class RunFacts:
     recipe: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()  # what is wrong with the run's files; also among the notes
     data_digest: str = ""
     likelihood: str = "categorical"
     takes_images: bool = True  # whether `atmc predict` can use it: not a person's own network, nor other examples

@@ -80,7 +80,8 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
     summary = metrics.summary(probs, labels)
     recipe, manifest = reading.recipe, reading.run.manifest
     sampled = recipe.sampler.name != "sgd"
-    notes = [f"Damaged: {line}" for line in reading.run.damage()]
+    damage = reading.run.damage()
+    notes = [f"Damaged: {line}" for line in damage]
     if reading.run.status != "done":
         notes.append(f"This run has not finished; go on with: atmc sample {reading.path}")
     scaled, scaled_by = _scaled(reading, mean, labels)
@@ -118,6 +119,7 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
         recipe=_recipe_text(reading),
         facts=_details(manifest, recipe),
         notes=tuple(notes),
+        damage=tuple(damage),
         data_digest=answers.digest,
         likelihood=recipe.target.likelihood,
         takes_images=recipe.model.name != "custom" and len(manifest["data"]["shape"]) == 3,

@@ -9,4 +9,18 @@ from .sghmc import SGHMC
 from .sgld import SGLD
 from .sgnht import SGNHT
 
-__all__ = ["ATMC", "SGHMC", "SGLD", "SGNHT", "CyclicCosine", "Readings", "Sampler", "TensorReading", "speed_settings"]
+#: By the names that recipes use.
+SAMPLERS: dict[str, type[Sampler]] = {"atmc": ATMC, "sgnht": SGNHT, "sghmc": SGHMC, "sgld": SGLD}
+
+__all__ = [
+    "ATMC",
+    "SAMPLERS",
+    "SGHMC",
+    "SGLD",
+    "SGNHT",
+    "CyclicCosine",
+    "Readings",
+    "Sampler",
+    "TensorReading",
+    "speed_settings",
+]
