@@ -112,12 +112,19 @@ def test_other_samplers_half_precision_and_compiled_blocks(
 ) -> None:
     sections: dict[str, Any] = {"run": {"precision": "bf16", "compile": compiled, "deterministic": False}}
     if sampler == "sgd":
-        sections["sampler"] = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "speed": None, "max_speed": None}
+        sections["sampler"] = {
+            "name": "sgd",
+            "lr": 0.02,
+            "momentum": 0.9,
+            "speed": None,
+            "max_speed": None,
+            "inertia": 1.0,
+        }
         sections["target"] = {"prior": "none"}
         sections["model"] = {"name": "resnet", "norm": "bn"}
         sections["schedule"] = {"kind": "cosine", "cycle_epochs": None}
     else:
-        sections["sampler"] = {"name": sampler}
+        sections["sampler"] = {"name": sampler} if sampler == "sgnht" else {"name": sampler, "inertia": 1.0}
     result = run(change(small, **sections), tmp_path / "run", progress=None)
     assert result.status == "done"
     found = RunDir.open(tmp_path / "run")
