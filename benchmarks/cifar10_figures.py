@@ -25,7 +25,7 @@ from atmc.posterior import metrics
 from atmc.report.files import write
 from atmc.report.ink import WIDE, Ink, png, sheet, svg
 from cifar10_rows import Array, Predictor, load_predictors, load_rows
-from cifar10_table import ENSEMBLE, NETWORK, build, by_samples
+from cifar10_table import ENSEMBLE, NETWORK, build, by_samples, temperature
 
 BINS = 8  # the paper's
 PERCENT = FuncFormatter(lambda share, _: f"{100 * share:.4g}\u202f%")
@@ -72,7 +72,7 @@ def lines_of(folder: Path, ink: Ink) -> list[Line]:
 
 def _name(row: dict[str, Any]) -> str:
     name = str(row["row"]).replace(", posterior predictive", "")
-    return name if row["temperature"] is None else f"{name}, T = {row['temperature']:g}"
+    return name if row["temperature"] is None else f"{name}, T = {temperature(row)}"
 
 
 def figures(lines: Sequence[Line], ink: Ink) -> Iterator[tuple[str, Figure]]:

@@ -4,8 +4,8 @@ NAME.row.json           what was run: versions, seeds, time, scores, and the nam
 NAME.toml               its recipe with every default written out; `atmc sample NAME.toml` makes the run again
 NAME-0.npz, NAME-1.npz  one predictor each (a seed, or an ensemble): `probs` [samples, examples, classes] in the
                         data set's own order, and all else that the table and the figures need. One sample is in
-                        float32; of several, which are averaged, `probs` is in float16 and `last`, the last sample by
-                        itself [examples, classes], in float32. No probability is stored as zero.
+                        float32; several, which are averaged, are in float16 unless that would change their NLL, and
+                        `last`, the last sample by itself [examples, classes], in float32. No probability is zero.
 NAME-0.part1.npz, …     the same in parts, where one file would be larger than LIMIT
 """
 
@@ -38,7 +38,7 @@ SCORES = ("accuracy", "nll", "ece", "brier")
 class Predictor:
     """Samples whose probabilities are averaged to one prediction, and what they said."""
 
-    probs: Array  # [samples, examples, classes], float32 of one sample, float16 of several
+    probs: Array  # [samples, examples, classes], float32 of one sample, float16 of several where that is enough
     labels: Array  # uint8 [examples]
     epochs: Array  # float32 [samples], when each was taken
     trace: Array  # float32 [rows, 3]: chain, epoch and training loss of each row of metrics

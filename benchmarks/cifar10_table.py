@@ -71,6 +71,7 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
         "sampler": recipe["sampler"]["name"],
         "norm": recipe["model"]["norm"],
         **{key: collected[key] for key in ("temperature", "augment")},
+        **({"temperature_from": hottest} if (hottest := _hottest(recipe)) else {}),
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
         "spread": _spread(each),
         "samples": 1 if kind == LAST else collected["samples"],
@@ -164,7 +165,7 @@ def table_markdown(rows: Sequence[Row]) -> str:
         paper = row["paper"]
         cells = [
             row["row"],
-            "–" if row["temperature"] is None else f"{row['temperature']:g}",
+            temperature(row),
             row["augment"],
             *(shown(row, score) for score in SCORES),
             str(row["samples"]),
@@ -186,9 +187,23 @@ def outside_markdown(rows: Sequence[Row]) -> str:
     for row in rows:
         if found := row.get("outside"):
             cells = [f"{100 * found[name]['entropy']:.1f}" if name in found else "–" for name in shown_to]
-            temperature = "–" if row["temperature"] is None else f"{row['temperature']:g}"
-            lines.append(f"| {row['row']} | {temperature} | {' | '.join(cells)} |")
+            lines.append(f"| {row['row']} | {temperature(row)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def temperature(row: Row) -> str:
+    """At which temperature samples were taken, and from which each cycle came down to it."""
+    if row["temperature"] is None:
+        return "–"
+    return f"{row['temperature']:g}" + (f" from {row['temperature_from']:g}" if "temperature_from" in row else "")
+
+
+def _hottest(recipe: dict[str, Any]) -> float | None:
+    """The temperature at which cycles begin, where that is another than the one at which samples are taken."""
+    plan = recipe["schedule"]
+    if plan.get("temperature_schedule") != "anneal":
+        return None
+    return float(recipe["sampler"]["temperature"] * plan["temperature_peak"])
 
 
 def shown(row: Row, score: str) -> str:

@@ -89,6 +89,8 @@ def test_overrides_are_toml_values_and_bare_words_are_text(path: Path) -> None:
         ("run.evaluate=[\"tset\"]", ["run.evaluate", "tset"]),
         ("run.device=gpu", ["run.device", "cuda"]),
         ("schedule.temperature_schedule=ramp", ["schedule.temperature_ramp_epochs"]),
+        ("schedule.temperature_schedule=anneal", ["schedule.temperature_peak", "above 1"]),
+        ("schedule.temperature_peak=0.5", ["schedule.temperature_peak", "at least 1"]),
         ("nothing", ["key=value"]),
     ],
 )  # fmt: skip

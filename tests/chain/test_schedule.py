@@ -113,6 +113,22 @@ def test_temperature_schedules() -> None:
     assert explore.reshape(2, 20)[:, 15:].eq(0.5).all()
 
 
+def test_a_temperature_that_falls_with_the_step_size() -> None:
+    found = schedule(
+        num_data=1280,
+        epochs=4,
+        cycle_epochs=2,
+        cycle_warmup_epochs=1,
+        temperature_schedule="anneal",
+        temperature_peak=8,
+    )
+    hot, size = found.temperature.reshape(2, 20) / 0.5, found.lr.reshape(2, 20) / found.lr.max()
+    assert torch.allclose(hot, (8 * size * found.lr.max() / 1e-3).clamp(min=1))
+    assert hot[0].argmax() == size[0].argmax()  # it rises with the warm-up, too
+    assert hot[:, -2:].eq(1).all()  # samples are taken at T itself
+    assert torch.equal(hot[0], hot[1])
+
+
 def test_floor() -> None:
     assert schedule(num_data=1280, epochs=2, cycle_epochs=2, lr_floor=0.25).lr.min() == pytest.approx(2.5e-4)
 

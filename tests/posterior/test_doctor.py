@@ -52,6 +52,7 @@ def well(seed: int = 0, draws: int = 20, examples: int = 400) -> Vitals:
         configurational=Level(1.1, 0.2, draws),
         thermostat=(-20.0, 3.0, 40.0),
         thermostat_trend=Trend(0.0, 0.1, 0.6, 20),
+        thermostat_top_trend=Trend(0.1, 0.2, 0.4, 20),
         silent=0.0,
         drift=Trend(0.001, 0.1, 0.5, 20),
         loss=0.3,
@@ -112,6 +113,19 @@ def test_false_alarms_are_rare() -> None:
             "still on its way",
             "thermostat_init = 3",
         ),
+        # What a run of 1,000 epochs on CIFAR-10 did, at T = 0.02 with an inertia for T = 1.
+        (
+            {
+                "temperature": 0.02,
+                "thermostat": (-10.0, 1.4, 3700.0),
+                "thermostat_top_trend": Trend(65.0, 0.99, 1e-9, 40),
+                "kinetic_at_samples": Level(0.86, 0.01, 40),
+            },
+            "warning",
+            "still on its way",
+            "sampler.inertia = 2e-05",
+        ),
+        ({"hottest": 10.0}, "note", "not the plain Bayes posterior", "State it"),
         ({"silent": 0.8}, "note", "exceeds the added noise", "larger batch"),
         ({"drift": Trend(-0.01, -0.8, 1e-4, 20)}, "warning", "still falling", "burn_in_epochs"),
         ({"drift": Trend(0.01, 0.8, 1e-4, 20)}, "warning", "is rising", "burn_in_epochs"),

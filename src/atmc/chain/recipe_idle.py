@@ -92,6 +92,7 @@ def _of_schedule(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     ramp, explore = plan.temperature_schedule == "ramp", plan.temperature_schedule == "explore"
     yield "schedule.temperature_ramp_epochs", ramp, course, 'use "ramp"'
     yield "schedule.explore_fraction", explore, course, 'use "explore"'
+    yield "schedule.temperature_peak", plan.temperature_schedule == "anneal", course, 'use "anneal"'
     yield "schedule.temperature_schedule", recipe.sampler.temperature != 0, "sampler.temperature = 0", ""
     sgd = recipe.sampler.name == "sgd"
     yield "schedule.warm_start_epochs", not sgd, 'sampler.name = "sgd", which is the warm start', ""

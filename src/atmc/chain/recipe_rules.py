@@ -46,6 +46,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule.warm_start_momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "schedule.temperature_ramp_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.explore_fraction": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "schedule.temperature_peak": (lambda v: 1 <= v < math.inf, "at least 1 and finite"),
     "run.threads": (lambda v: v >= 1, "at least 1"),
     "run.checkpoint_minutes": (lambda v: v > 0, "above 0"),
     "run.log_steps": (lambda v: v >= 0, "at least 0"),
@@ -114,6 +115,10 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
         yield 'schedule.temperature_schedule = "explore" needs schedule.kind = "cyclic"'
     if plan.temperature_schedule == "explore" and plan.explore_fraction == 0:
         yield 'schedule.explore_fraction must be above 0 for schedule.temperature_schedule = "explore"'
+    if plan.temperature_schedule == "anneal" and plan.kind == "constant":
+        yield 'schedule.temperature_schedule = "anneal" needs a step size that falls: schedule.kind = "cyclic"'
+    if plan.temperature_schedule == "anneal" and plan.temperature_peak == 1:
+        yield 'schedule.temperature_peak must be above 1 for schedule.temperature_schedule = "anneal"'
 
 
 def _sampler(recipe: Recipe) -> Iterator[str]:

@@ -73,8 +73,9 @@ def make_schedule(recipe: Recipe, num_data: int) -> Schedule:
 
     steps = since(plan.epochs)
     ends = _cycle_ends(plan, steps, since)
-    lr = _factor(plan, steps, ends, since) * recipe.sampler.lr
-    temperature = _temperature(plan, steps, ends, since) * recipe.sampler.temperature
+    factor = _factor(plan, steps, ends, since)
+    lr = factor * recipe.sampler.lr
+    temperature = _temperature(plan, factor, ends, since) * recipe.sampler.temperature
     # The warm start descends along one cosine, so that the sampler takes over from a network at rest.
     descent = 0.5 * (1 + torch.cos(math.pi * torch.arange(warm, dtype=torch.float64) / max(1, warm)))
     return Schedule(
@@ -129,12 +130,18 @@ def _factor(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor)
     return factor
 
 
-def _temperature(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
+def _temperature(plan: ScheduleSection, factor: Tensor, ends: list[int], since: StepsFor) -> Tensor:
+    """For each step the temperature as a multiple of the recipe's; `factor` is that of the step size."""
+    steps = len(factor)
     t = torch.arange(steps, dtype=torch.float64)
     if plan.temperature_schedule == "ramp":
         return (t / since(plan.temperature_ramp_epochs)).clamp(max=1.0)
     if plan.temperature_schedule == "explore":
         return (_phase(plan, steps, ends, since) >= plan.explore_fraction).double()
+    if plan.temperature_schedule == "anneal":
+        # Gradient noise heats in proportion to the step size. A temperature that goes with it asks no friction against
+        # that heat while steps are large, so the chain crosses from mode to mode, and is T where samples are taken.
+        return (plan.temperature_peak * factor).clamp(min=1.0)
     return torch.ones_like(t)
 
 

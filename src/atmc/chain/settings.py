@@ -102,9 +102,10 @@ class ScheduleSection:
     warm_start_epochs: int = 0  # SGD on the same target first, in addition to `epochs`
     warm_start_lr: float = 0.05
     warm_start_momentum: float = 0.9
-    temperature_schedule: Literal["constant", "ramp", "explore"] = "constant"
+    temperature_schedule: Literal["constant", "ramp", "explore", "anneal"] = "constant"
     temperature_ramp_epochs: int = 0  # ramp: T rises linearly from 0 over these epochs
     explore_fraction: float = 0.0  # explore: T = 0 in the first part of each cycle
+    temperature_peak: float = 1.0  # anneal: T falls with the step size, from this many times sampler.temperature
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ import numpy as np
 
 LEVELS = ("ok", "note", "warning", "problem")
 FEW = 8  # samples below which the two halves of a chain cannot be compared
-# A finding that rests on a test is made below this p-value. The doctor makes three such tests (thermostat, training
-# loss, mixing), so by these alone a chain of independent samples is called ill by chance in at most 3 % of cases.
+# A finding that rests on a test is made below this p-value. The doctor makes four such tests (two of the thermostat,
+# training loss, mixing), so by these alone a chain of independent samples is called ill by chance in at most 4 % of
+# cases.
 SIGNIFICANT = 0.01
 
 

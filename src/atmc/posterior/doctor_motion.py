@@ -137,25 +137,37 @@ def virial(v: Vitals) -> list[Advice]:
 
 
 def thermostat(v: Vitals) -> list[Advice]:
-    """Has the thermostat found its place?"""
+    """Has the thermostat found its place, and have the parameters with the noisiest gradients?
+
+    The median answers for most parameters, the 99 % quantile for those that a heavy thermostat reaches last. While it
+    is on its way there, they are hotter than asked at large steps, and freeze at small ones: over a run the chain may
+    turn from one that explores into one that hardly moves.
+    """
     low, middle, high = v.thermostat
     if not np.isfinite(middle) or not v.noise > 0:
         return []
-    trend = v.thermostat_trend
-    moved = abs(trend.slope) * max(trend.points - 1, 0)
     place = (
         f"ξ runs from {low:.3g} to {high:.3g} (1 % to 99 %), median {middle:.3g}, "
         f"against a noise level D = {v.noise:.3g}."
     )
     found: list[Advice] = []
-    if trend.p_value < SIGNIFICANT and moved > 0.1 * v.noise:
-        light = light_inertia(v)
-        lighter = f"Set sampler.inertia = {light:.1g}" if v.inertia > 3 * light else "Lengthen schedule.burn_in_epochs"
-        action = f"{lighter}, or start it nearer: sampler.thermostat_init = {middle:.3g}."
-        evidence = f"{place} Its median has moved by {moved:.3g} since burn-in (p = {trend.p_value:.1g})."
+    light = light_inertia(v)
+    heavy = v.inertia > 3 * light
+    for trend, which, least, levels in (
+        (v.thermostat_trend, "median", 0.1 * v.noise, (v.kinetic,)),
+        (v.thermostat_top_trend, "99 % quantile", max(0.5 * v.noise, 0.2 * high), (v.kinetic, v.kinetic_at_samples)),
+    ):
+        moved = abs(trend.slope) * max(trend.points - 1, 0)
+        if not (trend.p_value < SIGNIFICANT and moved > least):
+            continue
+        action = f"Set sampler.inertia = {light:.1g}" if heavy else "Lengthen schedule.burn_in_epochs"
+        start = f", or start it nearer: sampler.thermostat_init = {middle:.3g}"
+        evidence = f"{place} Its {which} has moved by {moved:.3g} since burn-in (p = {trend.p_value:.1g})."
         # A thermostat on its way does harm by the temperature that it has not reached; where that is right, it is news.
-        grade = "note" if abs(v.kinetic.mean - 1.0) <= TOLERABLE else "warning"
+        grade = "warning" if any(abs(level.mean - 1.0) > TOLERABLE for level in levels) else "note"
+        action += f"{start if which == 'median' else ''}."
         found.append(Advice(grade, "The thermostat is still on its way", evidence, action, words(trend.p_value)))
+        break
     if v.silent > 0.5:
         title = "For most parameters gradient noise alone exceeds the added noise"
         evidence = f"{place} For {v.silent:.0%} of them ξ ≥ D, so no noise is added."

@@ -173,6 +173,11 @@ def what_was_sampled(v: Vitals) -> list[Advice]:
     said = []
     if v.temperature != 1.0:
         said.append(f"The temperature is {v.temperature:g}, not that of Bayes' rule, 1.")
+    if v.hottest > 1.0:
+        said.append(
+            f"Cycles begin at T = {v.temperature * v.hottest:g} and cool to {v.temperature:g}: directions that settle "
+            "more slowly than that are sampled hotter than where they end."
+        )
     if v.augment != "none":
         said.append(f"The data were augmented ({v.augment}), and augmented data are not independent data.")
     if not said or not v.samples_weights:

@@ -36,6 +36,7 @@ class Vitals:
     samples: int = 0
     chains: int = 1
     temperature: float = 1.0
+    hottest: float = 1.0  # the temperature at which cycles begin, as a multiple of that where samples are taken
     augment: str = "none"
     noise: float = NAN  # D
     inertia: float = NAN  # mu
@@ -47,6 +48,7 @@ class Vitals:
     configurational: traces.Level = NO_LEVEL
     thermostat: tuple[float, float, float] = (NAN, NAN, NAN)  # quantiles of xi at 1 %, 50 %, 99 %, lately
     thermostat_trend: traces.Trend = NO_TREND  # of the median, after burn-in
+    thermostat_top_trend: traces.Trend = NO_TREND  # of the 99 % quantile, the noisiest gradients
     silent: float = NAN  # share of parameters with xi >= D
     drift: traces.Trend = NO_TREND  # of the training loss, per cycle
     loss: float = NAN  # the training loss, lately
@@ -84,6 +86,7 @@ def examine(run: RunDir) -> Vitals:
         samples=len(run.bank),
         chains=recipe.chains,
         temperature=section.temperature,
+        hottest=recipe.schedule.temperature_peak,
         augment=recipe.data.augment,
         noise=noise_level(section),
         inertia=section.inertia if thermostatted else NAN,
@@ -97,6 +100,7 @@ def examine(run: RunDir) -> Vitals:
         ),
         thermostat=tuple(_median(late, f"thermostat_q{q}") for q in ("01", "50", "99")),  # type: ignore[arg-type]
         thermostat_trend=traces.trend(traces.stretches(traces.over_chains(main, "thermostat_q50"))),
+        thermostat_top_trend=traces.trend(traces.stretches(traces.over_chains(main, "thermostat_q99"))),
         silent=_median(drawn[-max(1, len(drawn) // 4) :], "silent_share"),
         drift=traces.trend(traces.stretches(per_cycle)),
         loss=float(per_cycle[-1]) if per_cycle.size else NAN,
