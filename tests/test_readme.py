@@ -80,7 +80,9 @@ def test_chain_speeds_are_the_measured_ones():
     assert f"takes {speed['ratio']:.3f} of SGD's time" in README
     row = json.loads((ROOT / "results/cifar10/atmc-cold.row.json").read_text())
     seconds, epochs, samples = row["gpu_seconds"], row["epochs"], row["samples"]
-    assert f"The {epochs:,} epochs of the ATMC row below took {seconds:.0f} s, with start-up, {samples} samples" in README
+    assert (
+        f"The {epochs:,} epochs of the ATMC row below took {seconds:.0f} s, with start-up, {samples} samples" in README
+    )
 
 
 def test_the_time_of_the_predictive_is_the_measured_one():
