@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from atmc.errors import InputError
 from atmc.posterior import metrics
@@ -146,8 +146,10 @@ def loss(lines: Sequence[Line], ink: Ink) -> Figure:
                 axes.plot(epochs, values, color=line.colour, linewidth=0.8, alpha=0.8, label=name)
                 name = None
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.legend(loc="best")
         return figure
 
