@@ -117,6 +117,11 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
         yield 'schedule.explore_fraction must be above 0 for schedule.temperature_schedule = "explore"'
     if plan.temperature_schedule == "anneal" and plan.kind == "constant":
         yield 'schedule.temperature_schedule = "anneal" needs a step size that falls: schedule.kind = "cyclic"'
+    if plan.temperature_schedule == "anneal" and plan.sample_every_steps:
+        yield (
+            f"schedule.sample_every_steps = {plan.sample_every_steps} would take samples at other temperatures than "
+            'sampler.temperature with schedule.temperature_schedule = "anneal": leave it out, for one a cycle'
+        )
     if plan.temperature_schedule == "anneal" and plan.temperature_peak == 1:
         yield 'schedule.temperature_peak must be above 1 for schedule.temperature_schedule = "anneal"'
 
