@@ -69,10 +69,11 @@ def _centre(values: Tensor, weights: Tensor) -> Tensor:
 def set_thermostats(
     optimizer: Optimizer, params: Sequence[Tensor], found: Gradients, temperature: float, lr: float
 ) -> None:
-    """Start every thermostat at its equilibrium ξ̄ = h Var(G)/(2 m T)."""
+    """Start every thermostat at its equilibrium ξ̄ = h Var(G)/(2 m T), h the step size that it is stated for."""
     if temperature <= 0:
         return
     group = optimizer.param_groups[0]
+    lr = group.get("reference_lr") or lr
     for index, (p, variance) in enumerate(zip(params, found.variance, strict=True)):
         state = optimizer.state[p]
         if "thermostat" not in state:

@@ -160,6 +160,7 @@ def _sampler(
         options |= {"scheme": section.scheme, "friction": section.friction, "momentum_init": section.momentum_init}
     if section.name in ("atmc", "sgnht"):
         options |= {"inertia": section.inertia, "thermostat_init": section.thermostat_init}
+        options["reference_lr"] = "lr" if section.thermostat_follows_step else None
     if section.name == "sgnht":
         options["thermostat"] = section.thermostat
     try:

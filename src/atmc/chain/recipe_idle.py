@@ -22,7 +22,11 @@ _OWN_KEY = {
     "model": "depth width norm",
 }
 _GIVEN = {
-    "sampler": {"params": "the network's parameters", "seed": "made from the recipe's seed, another for each chain"},
+    "sampler": {
+        "params": "the network's parameters",
+        "seed": "made from the recipe's seed, another for each chain",
+        "reference_lr": "sampler.lr, unless sampler.thermostat_follows_step is off",
+    },
     "model": dict.fromkeys(("classes", "in_channels", "in_features", "image_size"), "taken from the data"),
 }
 
@@ -66,7 +70,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     yield "sampler.friction", kinetic, with_name, ""
     limited = section.max_speed is not None or section.speed_limit is not None
     yield "sampler.friction", limited, "a Gaussian kinetic energy", "set a speed limit (sampler.max_speed)"
-    for key in ("inertia", "thermostat_init", "thermostat_from_noise"):
+    for key in ("inertia", "thermostat_init", "thermostat_from_noise", "thermostat_follows_step"):
         yield f"sampler.{key}", thermostat, f"{with_name}, which has no thermostat", ""
     yield "sampler.thermostat", name == "sgnht", with_name, 'use "sgnht"'
     yield "sampler.preconditioner", name == "sgld", with_name, 'use "sgld"'

@@ -71,6 +71,7 @@ class SamplerSection:
     inertia: float = 1.0  # mu; the paper has 1
     thermostat: Literal["element", "scalar"] = "element"  # SGNHT
     thermostat_init: float = 0.0
+    thermostat_follows_step: bool = True  # friction against gradient noise goes with the step size; the paper's does not
     thermostat_from_noise: bool = False  # start it at its equilibrium, from the gradient's measured variance
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
     look_batches: int = 64  # batches for these two measurements, before the first step

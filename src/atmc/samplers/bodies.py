@@ -39,6 +39,7 @@ class Hyper:
     last_lr: Tensor | None = None  # the step size whose second half is still to come; None in the fused scheme
     measure: bool = False
     shared_thermostat: bool = False
+    thermostat_weight: Any = 1.0  # h/h₀: what the step size makes of the thermostat
 
 
 class Move(NamedTuple):
@@ -64,7 +65,9 @@ def kinetic_advance(
     The Strang scheme B(h/2) A(h) B(h/2) with one gradient per θ: a call ends the step before (its second half-B, with
     the step size it began with), is then at a synchronised time, and begins the next.
     """
-    p, xi = state["momentum"], state.get("thermostat")
+    p, kept, weight = state["momentum"], state.get("thermostat"), hyper.thermostat_weight
+    plain = isinstance(weight, float) and weight == 1.0
+    xi = kept if kept is None or plain else kept * weight
     alpha, beta = coefficients(xi, hyper.noise)
     shared = {"mass": hyper.mass, "inverse_scale": hyper.inverse_scale, "temperature": hyper.temperature}
     reading = None
@@ -77,11 +80,12 @@ def kinetic_advance(
         p = momentum_step(p, grad, eta[0], alpha, beta, lr=hyper.last_lr * 0.5, corrected=corrected, **shared)
         p = momentum_step(p, grad, eta[1], alpha, beta, lr=hyper.lr * 0.5, corrected=corrected, **shared)
     step, warming = drift_step(p, lr=hyper.lr, inverse_inertia=hyper.inverse_inertia, **shared)
-    if xi is None:
+    if kept is None:
         return Move({"momentum": p}, step, reading)
+    warming = warming if plain else warming * weight
     if hyper.shared_thermostat:
         return Move({"momentum": p}, step, reading, warming)
-    return Move({"momentum": p, "thermostat": xi + warming}, step, reading)
+    return Move({"momentum": p, "thermostat": kept + warming}, step, reading)
 
 
 def draws(sampler: Sampler) -> int:

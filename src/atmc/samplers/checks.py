@@ -21,6 +21,7 @@ BOUNDS: dict[str, tuple[float, bool, bool]] = {
     "noise": (0.0, True, False),
     "speed_limit": (0.0, False, True),
     "inertia": (0.0, False, True),
+    "reference_lr": (0.0, False, False),
 }
 
 
@@ -129,7 +130,7 @@ def check_hyperparameters(group: dict[str, Any], number: int) -> None:
     if "params" in group:
         check_masses(group, number)
     for key, (low, closed, infinite) in BOUNDS.items():
-        if key not in group:
+        if key not in group or (key == "reference_lr" and group[key] is None):
             continue
         several = key == "mass" and isinstance(group[key], (list, tuple))
         for value in group[key] if several else [group[key]]:

@@ -224,7 +224,7 @@ def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | Non
             noise,
             max(noise - getattr(sampler, "noise_estimate", 0.0), 0.0),
             1.0 / group["inertia"] if "inertia" in group else getattr(sampler, "epsilon", 0.0),
-            0.0,
+            group.get("reference_lr") or 0.0,
         )
     plan.upload(board)
     return bool((table[:, :2] % 16 == 0).all()) and all(o % 4 == 0 for o in shard.offsets)

@@ -45,6 +45,15 @@ def noise_level(group: dict[str, Any]) -> float:
     return (0.0 - math.log(momentum)) / float(lr)
 
 
+def thermostat_weight(group: dict[str, Any]) -> Any:
+    """h/h₀ of a group at this step: what turns its thermostat, stated for the step size h₀, into friction.
+
+    1 where the group has no h₀, or no thermostat. A device tensor where the step size is one.
+    """
+    reference = group.get("reference_lr")
+    return 1.0 if reference is None else group["lr"] / reference
+
+
 def slowing(p: Any, inverse_scale: Any) -> Any:
     """r(p) = (1 + p²/m²c²)^(−1/2): by how much the speed limit slows this momentum. 1.0 for a Gaussian K."""
     if isinstance(inverse_scale, float) and inverse_scale == 0.0:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import bodies
 from .checks import plain_number
-from .kinetic import inverse_momentum_scale, noise_level
+from .kinetic import inverse_momentum_scale, noise_level, thermostat_weight
 from .layout import Shard
 from .sampler import Sampler
 
@@ -61,6 +61,7 @@ class KineticSampler(Sampler):
             last_lr=self._last_lr[number] if self.scheme == "strang" else None,
             measure=measure,
             shared_thermostat=self.shared_thermostat,
+            thermostat_weight=thermostat_weight(group),
         )
 
     @classmethod

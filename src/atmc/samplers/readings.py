@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .kinetic import degrees_per_element, noise_level
+from .kinetic import degrees_per_element, noise_level, thermostat_weight
 from .layout import Shard, view_like
 
 QUANTILES = (0.01, 0.5, 0.99)
@@ -152,7 +152,9 @@ def _states(shard: Shard, adaptive: bool) -> list[tuple[float, ...]]:
             rows.append(shard.flat["thermostat"].new_full((4,), math.nan, dtype=torch.float64))
             continue
         silent = (
-            (xi >= noise_level(group)).double().mean() if adaptive else torch.zeros_like(xi[0], dtype=torch.float64)
+            (xi * thermostat_weight(group) >= noise_level(group)).double().mean()
+            if adaptive
+            else torch.zeros_like(xi[0], dtype=torch.float64)
         )
         rows.append(torch.cat([_quantiles(xi).double(), silent.reshape(1)]))
     return [tuple(row) for row in torch.stack(rows).tolist()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from .checks import choose
 from .kinetic_sampler import KineticSampler
@@ -43,6 +43,7 @@ class SGNHT(KineticSampler):
         temperature: Any = 1.0,
         inertia: float = 1.0,
         *,
+        reference_lr: float | Literal["lr"] | None = "lr",
         thermostat: str = "element",
         momentum_init: str = "zero",
         thermostat_init: float = 0.0,
@@ -58,6 +59,7 @@ class SGNHT(KineticSampler):
             "speed_limit": speed_limit,
             "temperature": temperature,
             "inertia": inertia,
+            "reference_lr": reference_lr,
             "momentum_init": momentum_init,
             "thermostat_init": thermostat_init,
         }

@@ -15,7 +15,7 @@ enum { ATMC = 0, SGNHT = 1, SGHMC = 2, SGLD = 3 };
 
 /* Mirrored by a ctypes structure in fused_native.py. */
 typedef struct {
-    double lr, last_lr, temperature, mass, inverse_scale, noise, added_noise, inverse_inertia, decay, epsilon;
+    double lr, last_lr, temperature, mass, inverse_scale, noise, added_noise, inverse_inertia, reference_lr, decay, epsilon;
     uint64_t key;
     int64_t step;
     int32_t kind, stream, corrected, strang, measure, shared, hyperbolic, preconditioned;
@@ -218,9 +218,10 @@ INLINE void F(block)(REAL *restrict theta, const REAL *restrict g, REAL *restric
                      const int hyperbolic, const int masses) {
     REAL eta[BLOCK], alpha[BLOCK], beta[BLOCK];
     const REAL h = (REAL)s->lr, m = (REAL)s->mass, k = (REAL)s->inverse_scale, T = (REAL)s->temperature, D = (REAL)s->noise;
+    const REAL weight = s->reference_lr > 0 ? h / (REAL)s->reference_lr : 1; /* of the thermostat at this step size */
     F(normals)(eta, s->key, block, s->step, (uint32_t)s->stream);
     for (int i = 0; i < n; i++) {
-        REAL level = s->kind == SGHMC ? 0 : s->shared ? xi[0] : xi[i];
+        REAL level = s->kind == SGHMC ? 0 : (s->shared ? xi[0] : xi[i]) * weight;
         if (s->kind == ATMC) {
             alpha[i] = D - level > 0 ? D - level : 0;
             beta[i] = level > D ? level : D;
@@ -240,7 +241,7 @@ INLINE void F(block)(REAL *restrict theta, const REAL *restrict g, REAL *restric
     const REAL stride = s->strang ? h / 2 : h;
     if (s->corrected) F(momentum)(p, g, eta, alpha, beta, each, n, stride, m, k, T, hyperbolic, 1, masses);
     else F(momentum)(p, g, eta, alpha, beta, each, n, stride, m, k, T, hyperbolic, 0, masses);
-    const REAL inverse_inertia = (REAL)s->inverse_inertia;
+    const REAL inverse_inertia = (REAL)s->inverse_inertia * weight;
     if (s->kind == SGHMC) F(drift)(theta, xi, p, each, n, h, m, k, T, 0, hyperbolic, masses, 0);
     else if (!s->shared) F(drift)(theta, xi, p, each, n, h, m, k, T, inverse_inertia, hyperbolic, masses, 1);
     else sums[2] += F(drift)(theta, xi, p, each, n, h, m, k, T, inverse_inertia, hyperbolic, masses, 2);

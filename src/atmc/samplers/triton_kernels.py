@@ -185,6 +185,9 @@ def step_kernel(
     D = tl.load(values + 4).to(STATE)
     quiet_noise = tl.load(values + 5).to(STATE)
     inverse_inertia = tl.load(values + 6).to(STATE)
+    # What the step size makes of the thermostat; divided exactly, so that it is 1 where h = h₀.
+    reference = tl.load(values + 7).to(STATE).to(tl.float64)
+    weight = tl.where(reference > 0.0, h.to(tl.float64) / reference, 1.0).to(STATE)
     step = tl.load(step_ptr)
     measured = step % every == 0
     taken = step >= 0
@@ -237,9 +240,10 @@ def step_kernel(
                 beta = D
             else:
                 if SHARED:
-                    xi = tl.load(thermostat)
+                    kept = tl.load(thermostat)
                 else:
-                    xi = tl.load(thermostat + offset + at, mask=inside, other=0.0)
+                    kept = tl.load(thermostat + offset + at, mask=inside, other=0.0)
+                xi = kept * weight
                 if KIND == 0:
                     alpha = tl.maximum(D - xi, 0.0)
                     beta = tl.maximum(xi, D)
@@ -259,11 +263,11 @@ def step_kernel(
             velocity = p * r * inverse_mass
             moved = velocity * h
             if KIND != 2:
-                warming = (velocity * velocity * m - r * r * r * T) * (h * inverse_inertia)
+                warming = (velocity * velocity * m - r * r * r * T) * (h * inverse_inertia * weight)
                 if SHARED:
                     heat += tl.where(inside, warming, 0.0)
                 else:
-                    tl.store(thermostat + offset + at, xi + warming, mask=inside)
+                    tl.store(thermostat + offset + at, kept + warming, mask=inside)
         virial += theta * g
         tl.store(theta_ptr + at, (theta + moved).to(DTYPE), mask=inside)
 
