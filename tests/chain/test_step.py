@@ -109,3 +109,16 @@ def test_parts_fit_together(tiny: Any) -> None:
     model = build_model(tiny, (1, 6, 6), 3)
     assert set(build_prior(tiny, model).names) == {name for name, _ in model.named_parameters()}
     assert build_likelihood(tiny).task == "classification"
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_thermostat_as_light_as_its_temperature_asks(tiny: Any, change: Any, follows: bool) -> None:
+    """T/(κD)², whatever T is set to; and the step size that it is stated for is the recipe's."""
+    section = {"thermostat_spread": 0.25, "inertia": 1.0, "temperature": 0.02, "thermostat_follows_step": follows}
+    recipe = change(tiny, sampler={"mass": None, "noise": 80.0, **section})
+    lr = torch.tensor(0.0)
+    made = build_optimizer(recipe, [("w", torch.nn.Parameter(torch.zeros(3)))], lr, torch.tensor(0.02), 0)
+    group = made.param_groups[0]
+    assert group["inertia"] == pytest.approx(0.02 / 400)
+    assert group["reference_lr"] == (recipe.sampler.lr if follows else None)
+    assert group["lr"] is lr

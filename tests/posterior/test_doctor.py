@@ -20,6 +20,8 @@ from atmc.chain.settings import (
     SamplerSection,
     ScheduleSection,
     TargetSection,
+    inertia,
+    noise_level,
 )
 from atmc.errors import InputError
 from atmc.posterior import Posterior, metrics
@@ -27,7 +29,7 @@ from atmc.posterior.advice import LEVELS, Advice, words
 from atmc.posterior.diagnostics import gain_of_doubling, mixing
 from atmc.posterior.doctor import doctor, examine
 from atmc.posterior.traces import Level, Trend
-from atmc.posterior.vitals import Vitals, last_ahead, noise_level
+from atmc.posterior.vitals import Vitals, last_ahead
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -103,8 +105,11 @@ def test_false_alarms_are_rare() -> None:
         ({"kinetic": Level(1.3, 0.02, 40)}, "warning", "hotter than asked", "Halve sampler.lr"),
         ({"kinetic": Level(0.8, 0.02, 40)}, "warning", "colder than asked", "data.batch_size"),
         ({"kinetic": Level(1.3, 0.4, 40)}, "note", "not known well enough", "log more often"),
+        ({"kinetic": Level(14.5, 2.3, 12, 2.0)}, "warning", "not known well enough", "log more often"),
         ({"kinetic_at_samples": Level(0.8, 0.02, 40)}, "note", "cool as the step size falls", "data.batch_size"),
         ({"kinetic_at_samples": Level(0.5, 0.02, 40)}, "warning", "cool as the step size falls", "constant"),
+        ({"kinetic_at_samples": Level(0.8, 0.02, 40), "follows": False}, "note", "cool as", "follows_step = true"),
+        ({"kinetic_at_samples": Level(0.8, 0.02, 40), "inertia": 1.0}, "note", "cool as", "sampler.inertia = 0.001"),
         ({"configurational": Level(-0.4, 0.05, 20)}, "note", "not yet in equilibrium", "burn_in"),
         ({"thermostat_trend": Trend(3.0, 0.9, 1e-5, 20)}, "note", "still on its way", "thermostat_init = 3"),
         (
@@ -219,6 +224,8 @@ def test_words_and_noise() -> None:
     assert noise_level(SamplerSection(noise=7.0)) == 7.0
     assert np.isnan(noise_level(SamplerSection()))
     assert np.isnan(noise_level(SamplerSection(name="sgd", momentum=0.9)))
+    assert inertia(SamplerSection(inertia=0.2)) == 0.2
+    assert inertia(SamplerSection(noise=100.0, thermostat_spread=0.5, temperature=0.1)) == pytest.approx(4e-5)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from atmc.chain.optim_state import new_sgd
 from atmc.chain.recipe_errors import nearest
 from atmc.chain.recipe_idle import taken, unknown_option
-from atmc.chain.settings import ModelSection, Recipe, SamplerSection
+from atmc.chain.settings import ModelSection, Recipe, SamplerSection, inertia
 from atmc.errors import InputError
 
 
@@ -159,7 +159,7 @@ def _sampler(
     else:
         options |= {"scheme": section.scheme, "friction": section.friction, "momentum_init": section.momentum_init}
     if section.name in ("atmc", "sgnht"):
-        options |= {"inertia": section.inertia, "thermostat_init": section.thermostat_init}
+        options |= {"inertia": inertia(section), "thermostat_init": section.thermostat_init}
         options["reference_lr"] = "lr" if section.thermostat_follows_step else None
     if section.name == "sgnht":
         options["thermostat"] = section.thermostat

@@ -70,7 +70,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     yield "sampler.friction", kinetic, with_name, ""
     limited = section.max_speed is not None or section.speed_limit is not None
     yield "sampler.friction", limited, "a Gaussian kinetic energy", "set a speed limit (sampler.max_speed)"
-    for key in ("inertia", "thermostat_init", "thermostat_from_noise", "thermostat_follows_step"):
+    for key in ("inertia", "thermostat_spread", "thermostat_init", "thermostat_from_noise", "thermostat_follows_step"):
         yield f"sampler.{key}", thermostat, f"{with_name}, which has no thermostat", ""
     yield "sampler.thermostat", name == "sgnht", with_name, 'use "sgnht"'
     yield "sampler.preconditioner", name == "sgld", with_name, 'use "sgld"'

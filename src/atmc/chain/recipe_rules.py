@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from atmc.chain.recipe_idle import idle_keys, option_complaints
-from atmc.chain.settings import Recipe, flat
+from atmc.chain.settings import Recipe, SamplerSection, flat, noise_level
 from atmc.errors import InputError
 
 # key → (what must hold of a value that is set, the same in words)
@@ -31,6 +31,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sampler.speed_limit": (lambda v: v > 0, "above 0"),
     "sampler.temperature": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
     "sampler.inertia": (lambda v: 0 < v < math.inf, "above 0 and finite"),
+    "sampler.thermostat_spread": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "sampler.look_batches": (lambda v: v >= 2, "at least 2"),
     "sampler.weight_decay": (lambda v: v >= 0, "at least 0"),
     "schedule.epochs": (lambda v: v >= 1, "at least 1"),
@@ -151,6 +152,13 @@ def _sampler(recipe: Recipe) -> Iterator[str]:
                 f'sampler.momentum = 0.0 must be above 0 with sampler.name = "{sampler.name}" (infinite friction): '
                 'use "sgld" for a sampler without momentum'
             )
+    if sampler.thermostat_spread is not None:
+        if sampler.inertia != SamplerSection().inertia:
+            yield "sampler.inertia and sampler.thermostat_spread say the same thing twice: give one of them"
+        if sampler.temperature == 0:
+            yield "sampler.thermostat_spread needs a sampler.temperature above 0: at 0 nothing spreads"
+        if not noise_level(sampler) > 0:
+            yield "sampler.thermostat_spread needs to know D: set sampler.momentum with sampler.speed, or sampler.noise"
     if sampler.thermostat_from_noise and sampler.thermostat_init:
         yield "sampler.thermostat_init and sampler.thermostat_from_noise say the same thing twice: give one of them"
     if sampler.thermostat_from_noise and (sampler.temperature == 0 or plan.temperature_schedule != "constant"):

@@ -5,6 +5,7 @@ lets pydantic check every key and type. Where a number is the paper's it says so
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -69,9 +70,10 @@ class SamplerSection:
     speed_limit: float | None = None  # c
     temperature: float = 1.0
     inertia: float = 1.0  # mu; the paper has 1
+    thermostat_spread: float | None = None  # instead of inertia: mu = T/(spread D)^2, which goes with the temperature
     thermostat: Literal["element", "scalar"] = "element"  # SGNHT
     thermostat_init: float = 0.0
-    thermostat_follows_step: bool = True  # friction against gradient noise goes with the step size; the paper's does not
+    thermostat_follows_step: bool = True  # its friction goes with the step size; the paper's does not
     thermostat_from_noise: bool = False  # start it at its equilibrium, from the gradient's measured variance
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
     look_batches: int = 64  # batches for these two measurements, before the first step
@@ -82,6 +84,24 @@ class SamplerSection:
     weight_decay: float = 0.0  # SGD
     nesterov: bool = False  # SGD
     options: dict[str, Any] = field(default_factory=dict)  # further arguments of the sampler
+
+
+def noise_level(section: SamplerSection) -> float:
+    """D of a sampler section: as named, or −log(momentum)/lr as the paper says it; NaN where it says neither."""
+    if section.name == "sgd":
+        return math.nan
+    if section.noise is not None:
+        return section.noise
+    if section.momentum and 0.0 < section.momentum < 1.0:
+        return -math.log(section.momentum) / section.lr
+    return math.nan
+
+
+def inertia(section: SamplerSection) -> float:
+    """μ of a sampler section: as named, or that with which ξ spreads over so large a share of D."""
+    if section.thermostat_spread is None:
+        return section.inertia
+    return section.temperature / (section.thermostat_spread * noise_level(section)) ** 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from atmc.posterior.traces import Level
 from atmc.posterior.vitals import Vitals
 
 TOLERABLE = 0.1  # relative error of a temperature
-# Measured on Gaussian targets: neither a lighter thermostat nor longer cycles help against this, less noise does.
+# For a thermostat that is light and follows the step size: what is left is noise that changes faster than it can.
 CALMER = "Enlarge data.batch_size, or keep the step size constant (schedule.kind, with schedule.sample_every_steps)."
 LIGHT = 0.3  # equilibrium spread of the thermostat as a share of D with which it reacts within hundreds of steps
 
@@ -75,10 +75,12 @@ def at_temperature(v: Vitals) -> list[Advice]:
     evidence = f"{where} the kinetic temperature is {_around(level)} times the one asked (T = {v.temperature:g})."
     if abs(level.mean - 1.0) <= TOLERABLE:
         return [Advice("ok", "The chain has the temperature it was given", evidence)]
+    far = level.mean > 1.5 or level.mean < 0.6
     if not level.excludes(1.0):
         action = "Run longer, or log more often (run.log_steps)."
-        return [Advice("note", "The temperature is not known well enough", evidence, action, "cannot tell")]
-    grade = "problem" if level.mean > 1.5 or level.mean < 0.6 else "warning"
+        grade = "warning" if far else "note"
+        return [Advice(grade, "The temperature is not known well enough", evidence, action, "cannot tell")]
+    grade = "problem" if far else "warning"
     if level.mean > 1.0:
         evidence += " Gradient noise heats it more than friction cools it: it samples a flatter posterior."
         return [Advice(grade, "The chain is hotter than asked", evidence, cooling(v), "almost certain")]
@@ -89,20 +91,27 @@ def at_temperature(v: Vitals) -> list[Advice]:
 def cools_at_cycle_ends(v: Vitals) -> list[Advice]:
     """Have the momenta kept their temperature where samples are taken?
 
-    A thermostat answers to the gradient noise of large steps with friction, and cannot let go of it while the last,
-    small steps pass: they are hardly any time. Momenta then end below T, and with them the stiffest directions of the
-    weights, those that settle within a cycle. Slower ones stay at T (tests/posterior/test_cooling.py measures both).
+    A thermostat answers to gradient noise with friction, and cannot let go of it while the last, small steps pass: they
+    are hardly any time. What it does not follow then leaves momenta below T, and with them the stiffest directions of
+    the weights, those that settle within a cycle: the step size itself, where it is not told to
+    (tests/posterior/test_cooling.py), or noise that falls because the loss does.
     """
     level = v.kinetic_at_samples
     if not v.samples_weights or not level.mean < 1.0 - TOLERABLE or not level.excludes(1.0):
         return []
     evidence = (
-        f"Where samples are taken the kinetic temperature is {_around(level)} times T: the friction that large steps "
-        "need outlives their gradient noise. Directions slower than a cycle are at T all the same; faster ones may be "
-        "sampled as cold as that."
+        f"Where samples are taken the kinetic temperature is {_around(level)} times T: the friction that gradients "
+        "needed earlier in the cycle outlives their noise. Directions slower than a cycle are at T all the same; "
+        "faster ones may be sampled as cold as that."
     )
     title = "The momenta cool as the step size falls"
-    return [Advice("warning" if level.mean < 0.6 else "note", title, evidence, CALMER, "almost certain")]
+    light = light_inertia(v)
+    action = CALMER
+    if not v.follows:
+        action = "Set sampler.thermostat_follows_step = true."
+    elif v.inertia > 3 * light:
+        action = f"Make the thermostat lighter: sampler.inertia = {light:.1g} instead of {v.inertia:g}."
+    return [Advice("warning" if level.mean < 0.6 else "note", title, evidence, action, "almost certain")]
 
 
 def _around(level: Level) -> str:

@@ -6,12 +6,12 @@ nothing no scores) is NaN or None, and the doctor passes over it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atmc.chain.settings import inertia, noise_level
 from atmc.errors import InputError
 from atmc.posterior import traces
 from atmc.posterior.calibration import CalibrationBins
@@ -40,6 +40,7 @@ class Vitals:
     augment: str = "none"
     noise: float = NAN  # D
     inertia: float = NAN  # mu
+    follows: bool = True  # whether the thermostat's friction goes with the step size
     rollbacks: int = 0
     lr_scale: float = 1.0  # what rollbacks have left of the step size
     damage: tuple[str, ...] = ()
@@ -89,7 +90,8 @@ def examine(run: RunDir) -> Vitals:
         hottest=recipe.schedule.temperature_peak,
         augment=recipe.data.augment,
         noise=noise_level(section),
-        inertia=section.inertia if thermostatted else NAN,
+        inertia=inertia(section) if thermostatted else NAN,
+        follows=section.thermostat_follows_step,
         rollbacks=len(back),
         lr_scale=min((float(r.get("lr_scale") or 1.0) for r in back), default=1.0),
         damage=tuple(run.notes) + tuple(str(r.get("what")) for r in rows if r.get("event") == "damage"),
@@ -106,17 +108,6 @@ def examine(run: RunDir) -> Vitals:
         loss=float(per_cycle[-1]) if per_cycle.size else NAN,
     )
     return _with_predictions(_with_distances(found, run), run) if found.samples else found
-
-
-def noise_level(section: Any) -> float:
-    """D of a sampler section: as named, or −log(momentum)/lr as the paper says it."""
-    if section.name == "sgd":
-        return NAN
-    if section.noise is not None:
-        return float(section.noise)
-    if section.momentum and 0.0 < section.momentum < 1.0:
-        return -math.log(section.momentum) / float(section.lr)
-    return NAN
 
 
 def _with_distances(found: Vitals, run: RunDir) -> Vitals:

@@ -23,11 +23,11 @@ class ATMC(KineticSampler):
     each parameter is, and the noise added is what the gradient's own noise leaves to be added. Friction never falls
     below D, and gradient noise does not slow the chain until it exceeds what D needs.
 
-    Here ξ = (h/h₀) ζ: the thermostat that is kept is ζ, the friction that a step of size h₀ (`reference_lr`) needs, with
-    dζ = (h/h₀) [m K'(p)² − T m K''(p)]/μ dt and (μ/2)(ζ − ζ̄)² in the law, ζ̄ = h₀ Var(G)/(2 m T). At h = h₀ that is the
-    same; but now no part of the law depends on h, so a schedule may change the step size without throwing the chain out
-    of it. With the paper's ξ, friction learned at large steps outlives them: where a cyclic schedule draws its samples,
-    parameters with noisy gradients have all but frozen (docs/law.md).
+    Here ξ = (h/h₀) ζ: the thermostat that is kept is ζ, the friction that a step of size h₀ (`reference_lr`) needs,
+    with dζ = (h/h₀) [m K'(p)² − T m K''(p)]/μ dt and (μ/2)(ζ − ζ̄)² in the law, ζ̄ = h₀ Var(G)/(2 m T). At h = h₀ that is
+    the same; but now no part of the law depends on h, so a schedule may change the step size without throwing the chain
+    out of it. With the paper's ξ, friction learned at large steps outlives them: where a cyclic schedule draws its
+    samples, parameters with noisy gradients have all but frozen (docs/law.md).
 
     Args:
         params: as for any optimizer. Groups may differ in every argument up to `thermostat_init`.

@@ -7,7 +7,6 @@ temperatures.
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, overload
 
@@ -95,11 +94,12 @@ class Sampler(Optimizer):
         super().add_param_group(param_group)
         try:
             number, group = len(self.param_groups) - 1, self.param_groups[-1]
-            if group.get("reference_lr") == "lr":
-                # Where the first step size is 0 or bad, there is none to refer to; the check below knows which.
-                given = group["lr"]
-                group["reference_lr"] = float(given) if isinstance(given, numbers.Real | Tensor) and given > 0 else None
+            from_lr = isinstance(group.get("reference_lr"), str) and group["reference_lr"] == "lr"
+            if from_lr:
+                group["reference_lr"] = None
             check_group(group, number)
+            if from_lr and float(group["lr"]) > 0.0:  # a step size of 0 is nothing to refer to
+                group["reference_lr"] = float(group["lr"])
             self.check_together(group, number, {name: getattr(self, name) for name in self.saved})
             first = self.param_groups[0].get("thermostat_init")
             if self.shared_thermostat and group["thermostat_init"] != first:

@@ -1,0 +1,93 @@
+"""Does a chain stay in its law while a schedule changes the step size, and is it there where a cycle ends?
+
+Samples are taken at the ends of cycles, after steps that have become small. A gradient's noise B = h Var(G) goes with
+the step size, and with it the friction that balances it: the thermostat must go with it too, or it keeps, at small
+steps, the friction of large ones. Chains are started in the law, with Var(G) fixed, and looked at only when a cycle has
+ended. Columns are pairs of stiffness and noise, from softer than a cycle is long to far stiffer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .harness import SEED, Chain, Estimate, Settings, Verdict, extrapolate, judge, noisy, run
+from .laws import draw_momentum
+from .makers import Real, real
+
+STIFFNESS = torch.tensor([0.05, 0.5, 4.0, 0.05, 0.5, 4.0])
+#: Gradient noise per unit time at the largest step, h₀ Var G.
+NOISE = torch.tensor([0.0, 0.0, 0.0, 15.0, 15.0, 15.0])
+FLOOR = 0.02  # the smallest step of a cycle, as a share of the largest
+
+
+class Cycling:
+    """A chain whose step size falls along a cosine and returns at once, as `CyclicCosine` has it."""
+
+    def __init__(self, chain: Real, h: float, length: int) -> None:
+        self.chain, self.h, self.length, self.taken = chain, h, length, 0
+
+    @property
+    def theta(self) -> Tensor:
+        return self.chain.theta
+
+    @property
+    def momentum(self) -> Tensor:
+        return self.chain.momentum
+
+    @property
+    def thermostat(self) -> Tensor:
+        return self.chain.thermostat
+
+    def step(self, gradient: Tensor) -> None:
+        factor = 0.5 * (1 + math.cos(math.pi * (self.taken % self.length) / self.length))
+        self.chain.sampler.param_groups[0]["lr"] = self.h * max(factor, FLOOR)
+        self.chain.step(gradient)
+        self.taken += 1
+
+
+def cycle_ends(
+    settings: Settings, rows: int, cycles: int, time: float, seed: int, **options: Any
+) -> dict[str, Estimate]:
+    """Averages over the ends of cycles, each `time` long at a constant step, of chains started in the law."""
+    s = settings
+    generator = torch.Generator().manual_seed(3000 + seed)
+    sigma, spread, centre = (s.t / STIFFNESS).sqrt(), math.sqrt(s.t / s.mu), NOISE / (2 * s.m * s.t)
+    shape = torch.Size((rows, len(NOISE)))
+    theta = sigma * torch.randn(shape, generator=generator)
+    p = draw_momentum(shape, s.m, s.c, s.t, generator, theta.dtype)
+    xi = centre + spread * torch.randn(shape, generator=generator)
+    length = round(time / s.h)
+    chain = Cycling(real(s, theta, p, xi, seed, **options), s.h, length)
+
+    def statistics(chain: Chain) -> Mapping[str, Tensor]:
+        slow = 1.0 if math.isinf(s.c) else (1 + (chain.momentum / (s.m * s.c)) ** 2) ** -0.5
+        x = (chain.thermostat - centre) / spread
+        values = {"θ²": (chain.theta / sigma) ** 2, "pK'": chain.momentum**2 * slow / (s.m * s.t), "ξ": x, "ξ²": x**2}
+        return {f"{name} [{j}]": value[:, j] for name, value in values.items() for j in range(len(NOISE))}
+
+    gradient = noisy(lambda th: STIFFNESS * th, (NOISE / s.h).sqrt(), 7000 + seed)
+    return run(chain, gradient, cycles * length, statistics, every=length)
+
+
+def invariance(
+    settings: Settings, rows: int = 1024, cycles: int = 5, time: float = 20.0, seed: int = SEED, **options: Any
+) -> Verdict:
+    """θ², p K' and the thermostat against the law, extrapolated from a largest step of h and of h/2."""
+    coarse = cycle_ends(settings, rows, cycles, time, seed, **options)
+    fine = cycle_ends(settings.halved(), rows, cycles, time, seed + 1, **options)
+    expected = {name: {"θ²": 1.0, "pK'": 1.0, "ξ": 0.0, "ξ²": 1.0}[name.split()[0]] for name in coarse}
+    return judge(extrapolate(coarse, fine), expected)
+
+
+def constant(settings: Settings, steps: int, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """θ, p and ξ after some steps of one size."""
+    chain = real(settings, torch.ones(64, len(NOISE)), seed=SEED, **options)
+    gradient = noisy(lambda th: STIFFNESS * th, (NOISE / settings.h).sqrt(), SEED)
+    for _ in range(steps):
+        chain.step(gradient(chain.theta))
+    return chain.theta, chain.momentum, chain.thermostat

@@ -1,0 +1,42 @@
+"""Law 10: the step size may change, and where a cycle ends the chain is in its law; with the paper's ξ it is not."""
+
+import math
+
+import pytest
+
+from . import schedules
+from .harness import Settings
+
+BASE = {"h": 0.1, "m": 2.0, "d": 1.2, "t": 1.5, "mu": 0.5}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(sampler, c=c, scheme=scheme, **BASE)
+        for sampler in ("ATMC", "SGNHT")
+        for c in (math.inf, 0.9)
+        for scheme in ("fused", "strang")
+    ],
+    ids=str,
+)
+def test_the_law_does_not_depend_on_the_step_size(settings: Settings) -> None:
+    """Friction of up to two D in noisy directions at the largest step, and next to none fifty times below it."""
+    verdict = schedules.invariance(settings, rows=4096)
+    assert verdict.passed, str(verdict)
+
+
+@pytest.mark.parametrize("sampler", ["ATMC", "SGNHT"])
+def test_friction_that_keeps_what_large_steps_needed_leaves_noisy_directions_cold(sampler: str) -> None:
+    """The paper's thermostat: momenta, and whatever is stiff enough to follow them, end below their temperature."""
+    verdict = schedules.invariance(Settings(sampler, **BASE), rows=4096, reference_lr=None)
+    wrong = {c.name: c.z for c in verdict.failures if c.name[0] in "θp"}
+    assert {"pK' [3]", "pK' [4]", "pK' [5]", "θ² [5]"} <= set(wrong), str(verdict)
+    assert max(wrong.values()) < -4, str(verdict)
+
+
+def test_a_step_size_that_stays_is_as_it_was() -> None:
+    """h = h₀ throughout: bit for bit the chain of the paper's thermostat."""
+    settings = Settings("ATMC", **BASE)
+    follows, keeps = (schedules.constant(settings, steps=50, reference_lr=given) for given in ("lr", None))
+    assert all(a.equal(b) for a, b in zip(follows, keeps, strict=True))
