@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from atmc.chain import runner
+from atmc.chain.files import write_bytes
 from atmc.chain.manifest import Manifest
 from atmc.chain.recipe import load_recipe, recipe_to_toml
 from atmc.chain.rundir import RunDir
@@ -105,3 +106,22 @@ def test_a_run_goes_on_without_its_recipe_file(tiny: Any, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no recipe"):
         load_recipe(tmp_path / "empty")
+
+
+def test_a_run_from_before_a_setting_goes_on_without_it(tiny: Any, change: Any, tmp_path: Path) -> None:
+    """Its thermostats kept their friction whatever the step size did, and go on to: that is what its recipe means."""
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    old = change(tiny, sampler={"thermostat_follows_step": False}, schedule={"epochs": 8, "cycle_epochs": 2})
+    run(old, whole, progress=None)
+    run(change(old, schedule={"epochs": 4}), folder, progress=None)
+    manifest = Manifest.load(folder)
+    text = manifest.values["recipe"].replace("thermostat_follows_step = false\n", "")
+    assert "follows" not in text
+    manifest.values["recipe"] = text
+    manifest.record("recipe.toml", write_bytes(folder / "recipe.toml", text.encode()))
+    manifest.commit()
+    assert not RunDir.open(folder).recipe.sampler.thermostat_follows_step
+    again = load_recipe(folder / "recipe.toml", ["schedule.epochs=8"])
+    assert not again.sampler.thermostat_follows_step
+    assert run(again, folder, progress=None).status == "done"
+    assert RunDir.open(folder).bank.hashes() == RunDir.open(whole).bank.hashes()

@@ -58,6 +58,7 @@ def test_what_a_sampler_reads_is_allowed(name: str) -> None:
         ({"name": "atmc", "thermostat_from_noise": True, "temperature": 0.0}, ["sampler.thermostat_from_noise"]),
         ({"name": "atmc", "thermostat_spread": 0.3, "inertia": 0.2}, ["sampler.inertia", "spread", "twice"]),
         ({"name": "atmc", "thermostat_spread": 0.3, "temperature": 0.0}, ["sampler.thermostat_spread", "above 0"]),
+        ({"name": "sgnht", "thermostat_spread": 0.3, "thermostat": "scalar"}, ["sampler.thermostat_spread", "scalar"]),
         ({"name": "sghmc", "thermostat_spread": 0.3}, ["sampler.thermostat_spread", '"sghmc"']),
         ({"name": "sghmc", "thermostat_follows_step": False}, ["sampler.thermostat_follows_step", '"sghmc"']),
         ({"name": "atmc", "momentum": 0.0}, ["sampler.momentum = 0.0", "above 0"]),

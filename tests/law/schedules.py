@@ -91,3 +91,19 @@ def constant(settings: Settings, steps: int, **options: Any) -> tuple[Tensor, Te
     for _ in range(steps):
         chain.step(gradient(chain.theta))
     return chain.theta, chain.momentum, chain.thermostat
+
+
+def one_cycle(settings: Settings, largest: float, steps: int = 3000, rows: int = 2048) -> Verdict:
+    """θ² and p² on unit springs near the peak and at the end of a `OneCycleLR`, started in the law."""
+    generator = torch.Generator().manual_seed(SEED)
+    theta, p = (torch.randn(rows, 1, generator=generator) for _ in range(2))
+    chain = real(settings, theta, p, torch.randn(rows, 1, generator=generator), SEED)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(chain.sampler, largest, total_steps=steps, cycle_momentum=False)
+    found: dict[str, Estimate] = {}
+    for step in range(1, steps):
+        chain.step(chain.theta)
+        cycle.step()
+        if step in (steps // 2, steps - 1):
+            where = "end" if step == steps - 1 else "after the peak"
+            found |= {f"θ² {where}": Estimate.of(chain.theta**2), f"p² {where}": Estimate.of(chain.momentum**2)}
+    return judge(found, dict.fromkeys(found, 1.0))

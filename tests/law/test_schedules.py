@@ -35,6 +35,14 @@ def test_friction_that_keeps_what_large_steps_needed_leaves_noisy_directions_col
     assert max(wrong.values()) < -4, str(verdict)
 
 
+@pytest.mark.parametrize("sampler", ["ATMC", "SGNHT"])
+@pytest.mark.parametrize("first", [0.0001, 0.004, 0.1])
+def test_a_schedule_that_rises_far_above_the_first_step(sampler: str, first: float) -> None:
+    """`OneCycleLR` sets its own step sizes, whatever the sampler was made with; only gradients without noise here."""
+    verdict = schedules.one_cycle(Settings(sampler, h=first, m=1.0, d=1.0, t=1.0, mu=1.0), largest=0.1)
+    assert verdict.passed, str(verdict)
+
+
 def test_a_step_size_that_stays_is_as_it_was() -> None:
     """h = h₀ throughout: bit for bit the chain of the paper's thermostat."""
     settings = Settings("ATMC", **BASE)

@@ -17,11 +17,11 @@ def _configurations() -> dict[str, tuple[type, dict[str, Any]]]:
     kinetic = {"mass": 2.0, "noise": 1.5, "temperature": 0.7}
     return {
         "atmc": (atmc.ATMC, {**kinetic, "inertia": 0.3}),
-        "atmc-hyperbolic": (atmc.ATMC, {**kinetic, "speed_limit": 0.6, "reference_lr": 0.02}),
-        "atmc-frozen": (atmc.ATMC, {**kinetic, "speed_limit": 0.6, "friction": "frozen"}),
+        "atmc-hyperbolic": (atmc.ATMC, {**kinetic, "speed_limit": 0.6, "reference_lr": 0.08}),
+        "atmc-frozen": (atmc.ATMC, {**kinetic, "speed_limit": 0.6, "friction": "frozen", "reference_lr": 0.02}),
         "atmc-strang": (atmc.ATMC, {**kinetic, "speed_limit": 0.6, "scheme": "strang", "reference_lr": 0.1}),
         "sgnht": (atmc.SGNHT, {**kinetic, "reference_lr": None}),
-        "sgnht-scalar": (atmc.SGNHT, {**kinetic, "thermostat": "scalar", "speed_limit": 0.6, "reference_lr": 0.02}),
+        "sgnht-scalar": (atmc.SGNHT, {**kinetic, "thermostat": "scalar", "speed_limit": 0.6, "reference_lr": 0.2}),
         "sghmc": (atmc.SGHMC, {**kinetic, "noise_estimate": 0.2}),
         "sghmc-strang": (atmc.SGHMC, {**kinetic, "scheme": "strang", "speed_limit": 1.0}),
         "sgld": (atmc.SGLD, {"temperature": 0.7}),

@@ -87,9 +87,7 @@ def test_whatever_is_damaged_it_is_refused_or_loaded_whole(make, kit):
                 continue
             loaded += 1
             kit.run(sampler, params, 1, start=2)  # what was taken can be gone on from
-            # ... but for a step a hundred times as large: a thermostat below 0 is then a hundred times as much below.
-            fine = all(sampler.state[p][slot].isfinite().all() for p in params for slot in sampler.slots)
-            assert fine or (path[-1] == "lr" and junk >= 5), (path, junk)
+            assert all(sampler.state[p][slot].isfinite().all() for p in params for slot in sampler.slots), (path, junk)
             params, sampler = stepped(make, kit, seed=5)
     assert refused > 300
     assert loaded < 0.3 * refused

@@ -12,7 +12,7 @@ from typing import Any
 
 from atmc.chain.recipe_errors import explain, nearest
 from atmc.chain.recipe_rules import check_recipe
-from atmc.chain.settings import SECTIONS, Recipe
+from atmc.chain.settings import SECTIONS, Recipe, of_older_run
 from atmc.errors import InputError
 
 RECIPE_FILE = "recipe.toml"
@@ -55,6 +55,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file: {error}") from None
     values.setdefault("name", path.stem)
+    if any((path.parent / name).is_file() for name in MANIFESTS):
+        values = of_older_run(values)
     try:
         return recipe_from_values(values, overrides)
     except InputError as error:

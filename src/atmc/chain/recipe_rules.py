@@ -157,6 +157,8 @@ def _sampler(recipe: Recipe) -> Iterator[str]:
             yield "sampler.inertia and sampler.thermostat_spread say the same thing twice: give one of them"
         if sampler.temperature == 0:
             yield "sampler.thermostat_spread needs a sampler.temperature above 0: at 0 nothing spreads"
+        if sampler.thermostat == "scalar":
+            yield 'sampler.thermostat_spread is of thermostats by element: with "scalar" give sampler.inertia'
         if not noise_level(sampler) > 0:
             yield "sampler.thermostat_spread needs to know D: set sampler.momentum with sampler.speed, or sampler.noise"
     if sampler.thermostat_from_noise and sampler.thermostat_init:

@@ -25,7 +25,7 @@ from atmc.chain.files import DamagedFileError, problem, read_tensors
 from atmc.chain.journal import read_rows
 from atmc.chain.manifest import NAME, Manifest
 from atmc.chain.recipe import RECIPE_FILE
-from atmc.chain.settings import Recipe, recipe_from_dict
+from atmc.chain.settings import Recipe, of_older_run, recipe_from_dict
 from atmc.errors import InputError
 
 
@@ -174,6 +174,6 @@ def read_recipe(top: Manifest) -> Recipe:
     if reason := problem(path, sha256, size):
         top.notes.append(f"{path}: {reason}; the manifest's copy is used")
     try:
-        return recipe_from_dict(tomllib.loads(text))
+        return recipe_from_dict(of_older_run(tomllib.loads(text)))
     except (tomllib.TOMLDecodeError, TypeError) as error:
         raise DamagedFileError(top.folder / NAME, f"holds no recipe ({error})") from error

@@ -182,6 +182,17 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 
+def of_older_run(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a run's own recipe, in which every setting is written out: what it lacks is younger than the run.
+
+    Given what the run did when there was no such setting, and not what is the default now.
+    """
+    sampler = values.get("sampler", {})
+    if sampler.get("name") in ("atmc", "sgnht"):
+        sampler.setdefault("thermostat_follows_step", False)
+    return values
+
+
 def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     """A recipe from values that are known to be right, such as a run's own resolved recipe."""
     plain = {key: value for key, value in values.items() if key not in SECTIONS}

@@ -23,11 +23,11 @@ class ATMC(KineticSampler):
     each parameter is, and the noise added is what the gradient's own noise leaves to be added. Friction never falls
     below D, and gradient noise does not slow the chain until it exceeds what D needs.
 
-    Here ξ = (h/h₀) ζ: the thermostat that is kept is ζ, the friction that a step of size h₀ (`reference_lr`) needs,
-    with dζ = (h/h₀) [m K'(p)² − T m K''(p)]/μ dt and (μ/2)(ζ − ζ̄)² in the law, ζ̄ = h₀ Var(G)/(2 m T). At h = h₀ that is
-    the same; but now no part of the law depends on h, so a schedule may change the step size without throwing the chain
-    out of it. With the paper's ξ, friction learned at large steps outlives them: where a cyclic schedule draws its
-    samples, parameters with noisy gradients have all but frozen (docs/law.md).
+    Here ξ = (h/h₀) ζ for h ≤ h₀: the thermostat that is kept is ζ, the friction that a step of size h₀ (`reference_lr`)
+    needs, with dζ = (h/h₀) [m K'(p)² − T m K''(p)]/μ dt and (μ/2)(ζ − ζ̄)² in the law, ζ̄ = h₀ Var(G)/(2 m T). At h = h₀
+    that is the same; below it no part of the law depends on h, so a schedule may change the step size without throwing
+    the chain out of it. With the paper's ξ, friction learned at large steps outlives them: where a cyclic schedule
+    draws its samples, parameters with noisy gradients are cold, the noisiest all but frozen (docs/law.md).
 
     Args:
         params: as for any optimizer. Groups may differ in every argument up to `thermostat_init`.
@@ -42,8 +42,9 @@ class ATMC(KineticSampler):
         temperature: T; 1 samples the Bayes posterior, 0 switches the noise off. May be a device tensor, as `lr`.
         inertia: μ of the thermostat. The paper has 1; T/(κD)² makes the equilibrium spread of ξ a fraction κ of D and
             lets it react in hundreds of steps. Infinite freezes ξ where it is.
-        reference_lr: h₀, the step size that the thermostat is stated for. "lr", the default, is `lr` as given here (as
-            added, for a group); None keeps ξ itself whatever the step size does, as the paper has it.
+        reference_lr: h₀, the step size that the thermostat is stated for: best the largest of the schedule, since above
+            it ξ = ζ. "lr", the default, is `lr` as given here or with the group (if that is 0, None is meant). None
+            keeps ξ itself whatever the step size does, as the paper has it.
         momentum_init: "zero", or "law" to draw the first momenta from exp(−K(p)/T).
         thermostat_init: ξ at the start, for a step of size h₀. 0 is a value like any other.
         seed: of the sampler's own noise stream, which nothing else in the process touches. Samplers that run side by

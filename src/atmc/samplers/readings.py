@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .kinetic import degrees_per_element, noise_level, thermostat_weight
+from .kinetic import degrees_per_element, noise_level
 from .layout import Shard, view_like
 
 QUANTILES = (0.01, 0.5, 0.99)
@@ -27,7 +27,9 @@ class TensorReading:
     [`low`, `high`] with probability 99.9 % if gradients are exact. Gradient noise does not shift it, but widens its
     scatter, by √(1 + h ξ̄/4) at most. `configurational` is the mean of θ·G at the same time; its average over a chain in
     equilibrium is `temperature` too, but one reading scatters widely.
-    `silent` is the share of elements whose thermostat leaves no noise to be added (ξ ≥ D). What does not apply is NaN.
+    `thermostat` and `silent` are those of a step of size h₀ (`reference_lr`), whatever the present one is: quantiles of
+    the friction ξ, and the share of elements to which it leaves no noise to be added (ξ ≥ D). What does not apply is
+    NaN.
     """
 
     name: str
@@ -37,7 +39,7 @@ class TensorReading:
     low: float
     high: float
     configurational: float
-    thermostat: tuple[float, float, float]  # quantiles of ξ at 1 %, 50 %, 99 %
+    thermostat: tuple[float, float, float]  # quantiles of ξ at h₀: 1 %, 50 %, 99 %
     silent: float
 
     @property
@@ -152,9 +154,7 @@ def _states(shard: Shard, adaptive: bool) -> list[tuple[float, ...]]:
             rows.append(shard.flat["thermostat"].new_full((4,), math.nan, dtype=torch.float64))
             continue
         silent = (
-            (xi * thermostat_weight(group) >= noise_level(group)).double().mean()
-            if adaptive
-            else torch.zeros_like(xi[0], dtype=torch.float64)
+            (xi >= noise_level(group)).double().mean() if adaptive else torch.zeros_like(xi[0], dtype=torch.float64)
         )
         rows.append(torch.cat([_quantiles(xi).double(), silent.reshape(1)]))
     return [tuple(row) for row in torch.stack(rows).tolist()]

@@ -28,7 +28,8 @@ class SGNHT(KineticSampler):
             of their heat, as in the original method. A scalar ξ corrects gradient noise that is the same everywhere.
             Its law is exp(−(d μ/2)(ξ − ξ̄)²/T) for d elements.
 
-    The other arguments are those of `ATMC`.
+    The other arguments are those of `ATMC`, and as there the thermostat that is kept is that of a step of size h₀
+    (`reference_lr`). A scalar one is shared by all groups, so their step sizes should change together.
     """
 
     slots = ("momentum", "thermostat")

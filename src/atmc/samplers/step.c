@@ -218,7 +218,8 @@ INLINE void F(block)(REAL *restrict theta, const REAL *restrict g, REAL *restric
                      const int hyperbolic, const int masses) {
     REAL eta[BLOCK], alpha[BLOCK], beta[BLOCK];
     const REAL h = (REAL)s->lr, m = (REAL)s->mass, k = (REAL)s->inverse_scale, T = (REAL)s->temperature, D = (REAL)s->noise;
-    const REAL weight = s->reference_lr > 0 ? h / (REAL)s->reference_lr : 1; /* of the thermostat at this step size */
+    /* What the step size makes of the thermostat. */
+    const REAL weight = s->reference_lr > s->lr ? h / (REAL)s->reference_lr : 1;
     F(normals)(eta, s->key, block, s->step, (uint32_t)s->stream);
     for (int i = 0; i < n; i++) {
         REAL level = s->kind == SGHMC ? 0 : (s->shared ? xi[0] : xi[i]) * weight;

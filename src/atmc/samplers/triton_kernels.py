@@ -185,9 +185,9 @@ def step_kernel(
     D = tl.load(values + 4).to(STATE)
     quiet_noise = tl.load(values + 5).to(STATE)
     inverse_inertia = tl.load(values + 6).to(STATE)
-    # What the step size makes of the thermostat; divided exactly, so that it is 1 where h = h₀.
+    # What the step size makes of the thermostat; divided exactly, so that bodies agree.
     reference = tl.load(values + 7).to(STATE).to(tl.float64)
-    weight = tl.where(reference > 0.0, h.to(tl.float64) / reference, 1.0).to(STATE)
+    weight = tl.where(reference > h, h.to(tl.float64) / reference, 1.0).to(STATE)
     step = tl.load(step_ptr)
     measured = step % every == 0
     taken = step >= 0
