@@ -80,6 +80,36 @@ def test_friction_that_follows_the_step_size_cools_nothing(inertia: float) -> No
     assert stiff == pytest.approx(1.0, abs=0.06)
 
 
+@pytest.mark.parametrize(("knows", "ends_at"), [(True, (0.94, 1.06)), (False, (1.2, 1.6))])
+def test_a_cycle_that_begins_hot_ends_at_its_temperature(knows: bool, ends_at: tuple[float, float]) -> None:
+    """Annealed from 8 T to T with the step size. Friction goes with h/T: a thermostat that knows h alone ends hot."""
+    h, length, noise = 1e-3, 4000, 500.0
+    p = torch.nn.Parameter(torch.zeros(4000))
+    sampler = atmc.ATMC.from_speeds(
+        [p],
+        lr=h,
+        speed=0.004,
+        max_speed=0.0133,
+        momentum=0.9,
+        inertia=8e-4,
+        reference_temperature="temperature" if knows else None,
+        seed=1,
+    )
+    group = sampler.param_groups[0]
+    spring, spread = 0.05 * group["mass"] / h**2, math.sqrt(4 * noise * group["mass"] / h)
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for step in range(4 * length):
+        factor = 0.5 * (1 + math.cos(math.pi * (step % length) / length))
+        group["lr"], group["temperature"] = h * factor, max(1.0, 8 * factor)
+        p.grad = spring * p.data + spread * torch.randn(4000, generator=generator)
+        sampler.step()
+        if step % length > 0.995 * length and step > 2 * length:
+            found.append(float(spring * p.detach().square().mean()))
+    low, high = ends_at
+    assert low < sum(found) / len(found) < high
+
+
 def test_less_gradient_noise_does_help() -> None:
     kinetic, (slow, stiff) = cycle_ends(noise=10.0)
     assert min(kinetic) > 0.88

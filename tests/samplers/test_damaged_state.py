@@ -184,7 +184,7 @@ def test_the_chains_own_readings_do_no_harm(kit):
     assert float(sampler.kinetic_temperature()) == before
 
 
-@pytest.mark.parametrize("later", ["momentum", "reference_lr"])
+@pytest.mark.parametrize("later", ["momentum", "reference_lr", "reference_temperature"])
 def test_states_from_before_a_setting_load(kit, later):
     _, sampler = stepped(lambda p, **o: atmc.ATMC(p, lr=0.05, noise=1.0, **o), kit)
     state = sampler.state_dict()

@@ -31,6 +31,8 @@ from atmc.samplers import checks
         ("reference_lr", math.inf),
         ("reference_lr", "rl"),
         ("reference_lr", True),
+        ("reference_temperature", 0.0),
+        ("reference_temperature", "warm"),
         ("lr", "fast"),
         ("mass", [1.0, -1.0, 1.0, 1.0, 1.0]),
         ("mass", [1.0]),

@@ -26,6 +26,7 @@ _GIVEN = {
         "params": "the network's parameters",
         "seed": "made from the recipe's seed, another for each chain",
         "reference_lr": "sampler.lr, unless sampler.thermostat_follows_step is off",
+        "reference_temperature": "sampler.temperature",
     },
     "model": dict.fromkeys(("classes", "in_channels", "in_features", "image_size"), "taken from the data"),
 }

@@ -45,6 +45,8 @@ class ATMC(KineticSampler):
         reference_lr: h₀, the step size that the thermostat is stated for: best the largest of the schedule, since above
             it ξ = ζ. "lr", the default, is `lr` as given here or with the group (if that is 0, None is meant). None
             keeps ξ itself whatever the step size does, as the paper has it.
+        reference_temperature: T₀ likewise, for schedules of the temperature: ξ = (h/h₀)(T₀/T) ζ while that is not more
+            than ζ, and ζ̄ = h₀ Var(G)/(2 m T₀) depends on neither. None leaves T out of it.
         momentum_init: "zero", or "law" to draw the first momenta from exp(−K(p)/T).
         thermostat_init: ξ at the start, for a step of size h₀. 0 is a value like any other.
         seed: of the sampler's own noise stream, which nothing else in the process touches. Samplers that run side by
@@ -77,6 +79,7 @@ class ATMC(KineticSampler):
         inertia: float = 1.0,
         *,
         reference_lr: float | Literal["lr"] | None = "lr",
+        reference_temperature: float | Literal["temperature"] | None = "temperature",
         momentum_init: str = "zero",
         thermostat_init: float = 0.0,
         **options: Unpack[Options],
@@ -90,6 +93,7 @@ class ATMC(KineticSampler):
             "temperature": temperature,
             "inertia": inertia,
             "reference_lr": reference_lr,
+            "reference_temperature": reference_temperature,
             "momentum_init": momentum_init,
             "thermostat_init": thermostat_init,
         }

@@ -22,6 +22,7 @@ BOUNDS: dict[str, tuple[float, bool, bool]] = {
     "speed_limit": (0.0, False, True),
     "inertia": (0.0, False, True),
     "reference_lr": (0.0, False, False),
+    "reference_temperature": (0.0, False, False),
 }
 
 
@@ -130,7 +131,7 @@ def check_hyperparameters(group: dict[str, Any], number: int) -> None:
     if "params" in group:
         check_masses(group, number)
     for key, (low, closed, infinite) in BOUNDS.items():
-        if key not in group or (key == "reference_lr" and group[key] is None):
+        if key not in group or (key.startswith("reference") and group[key] is None):
             continue
         several = key == "mass" and isinstance(group[key], (list, tuple))
         for value in group[key] if several else [group[key]]:

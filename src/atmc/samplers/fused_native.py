@@ -45,6 +45,7 @@ class Settings(ctypes.Structure):
                 "added_noise",
                 "inverse_inertia",
                 "reference_lr",
+                "reference_temperature",
                 "decay",
                 "epsilon",
             )
@@ -208,6 +209,7 @@ def _settings(sampler: Sampler, shard: Shard, index: int, measure: bool) -> Sett
         added_noise=max(noise - getattr(sampler, "noise_estimate", 0.0), 0.0),
         inverse_inertia=1.0 / group["inertia"] if "inertia" in group else 0.0,
         reference_lr=group.get("reference_lr") or 0.0,
+        reference_temperature=group.get("reference_temperature") or 0.0,
         decay=getattr(sampler, "decay", 0.0),
         epsilon=getattr(sampler, "epsilon", 0.0),
         key=sampler._key,

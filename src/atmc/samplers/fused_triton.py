@@ -67,7 +67,7 @@ class Plan:
         ]
         self.count = len(chunks)
         self.chunks = torch.tensor(chunks, dtype=torch.int64, device="cpu").to(device)
-        # One row a parameter: eight integers (addresses, sizes), then eight float64 numbers (hyper-parameters).
+        # One row a parameter: seven integers (addresses, sizes), then nine float64 numbers (hyper-parameters).
         self.table = torch.zeros((len(shard.params), 16), dtype=torch.int64, device=device)
         self.partial = torch.zeros((self.count, 3), dtype=torch.float64, device=device)
         self.ticket = torch.zeros(2, dtype=torch.int32, device=device)  # blocks done; whether anything was measured
@@ -215,6 +215,7 @@ def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | Non
             sampler._last_lr[numbers[id(group)]].data_ptr(),
             0,
         )
+        board.view(np.float64)[i, 7] = group.get("reference_temperature") or 0.0
         noise = noise_level(group) if "noise" in group else getattr(sampler, "decay", 0.0)
         hyper[i] = (
             0.0 if isinstance(lr, Tensor) else lr,

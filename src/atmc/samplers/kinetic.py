@@ -46,16 +46,20 @@ def noise_level(group: dict[str, Any]) -> float:
 
 
 def thermostat_weight(group: dict[str, Any]) -> Any:
-    """h/h₀ of a group at this step, at most 1: what turns its thermostat, stated for the step size h₀, into friction.
+    """(h/h₀)(T₀/T) of a group at this step, at most 1: what turns its thermostat, stated for h₀ and T₀, into friction.
 
-    1 where the group has no h₀, or no thermostat. A device tensor where the step size is one. Heat is weighted alike,
-    so a thermostat above h₀ would be as much lighter as the square of it, and one below zero throw the chain out: a
-    schedule that goes on to steps far above the first ones must not do that. There the thermostat is the paper's.
+    1 where the group has no h₀, or no thermostat. A device tensor where the step size or the temperature is one. Heat
+    is weighted alike, so a thermostat with more weight would be as much lighter as the square of it, and one below zero
+    throw the chain out: a schedule that goes on to steps far above the first ones, or to T = 0, must not do that. There
+    the thermostat is the paper's.
     """
-    reference, lr = group.get("reference_lr"), group["lr"]
+    reference, warm = group.get("reference_lr"), group.get("reference_temperature")
     if reference is None:
         return 1.0
-    return (lr / reference).clamp(max=1.0) if isinstance(lr, Tensor) else min(lr / reference, 1.0)
+    now, full = (group["lr"], reference) if warm is None else (group["lr"] * warm, group["temperature"] * reference)
+    if isinstance(now, Tensor) or isinstance(full, Tensor):
+        return torch.where(torch.as_tensor(full > now), now / full, 1.0)
+    return now / full if full > now else 1.0
 
 
 def slowing(p: Any, inverse_scale: Any) -> Any:

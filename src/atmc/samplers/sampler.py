@@ -94,12 +94,13 @@ class Sampler(Optimizer):
         super().add_param_group(param_group)
         try:
             number, group = len(self.param_groups) - 1, self.param_groups[-1]
-            from_lr = isinstance(group.get("reference_lr"), str) and group["reference_lr"] == "lr"
-            if from_lr:
-                group["reference_lr"] = None
+            named = {f"reference_{key}": key for key in ("lr", "temperature")}
+            follow = [key for key, source in named.items() if isinstance(v := group.get(key), str) and v == source]
+            group |= dict.fromkeys(follow)
             check_group(group, number)
-            if from_lr and float(group["lr"]) > 0.0:  # a step size of 0 is nothing to refer to
-                group["reference_lr"] = float(group["lr"])
+            for key in follow:
+                value = float(group[named[key]])
+                group[key] = value if value > 0.0 else None  # 0 is nothing to refer to
             self.check_together(group, number, {name: getattr(self, name) for name in self.saved})
             first = self.param_groups[0].get("thermostat_init")
             if self.shared_thermostat and group["thermostat_init"] != first:

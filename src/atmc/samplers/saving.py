@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .sampler import Sampler
 
 #: What groups of older states do not have yet, and what they then mean.
-LATER = {"momentum": None, "reference_lr": None}
+LATER = {"momentum": None, "reference_lr": None, "reference_temperature": None}
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class SGNHT(KineticSampler):
         inertia: float = 1.0,
         *,
         reference_lr: float | Literal["lr"] | None = "lr",
+        reference_temperature: float | Literal["temperature"] | None = "temperature",
         thermostat: str = "element",
         momentum_init: str = "zero",
         thermostat_init: float = 0.0,
@@ -61,6 +62,7 @@ class SGNHT(KineticSampler):
             "temperature": temperature,
             "inertia": inertia,
             "reference_lr": reference_lr,
+            "reference_temperature": reference_temperature,
             "momentum_init": momentum_init,
             "thermostat_init": thermostat_init,
         }

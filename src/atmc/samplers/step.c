@@ -15,7 +15,8 @@ enum { ATMC = 0, SGNHT = 1, SGHMC = 2, SGLD = 3 };
 
 /* Mirrored by a ctypes structure in fused_native.py. */
 typedef struct {
-    double lr, last_lr, temperature, mass, inverse_scale, noise, added_noise, inverse_inertia, reference_lr, decay, epsilon;
+    double lr, last_lr, temperature, mass, inverse_scale, noise, added_noise, inverse_inertia, reference_lr, reference_temperature;
+    double decay, epsilon;
     uint64_t key;
     int64_t step;
     int32_t kind, stream, corrected, strang, measure, shared, hyperbolic, preconditioned;
@@ -218,8 +219,10 @@ INLINE void F(block)(REAL *restrict theta, const REAL *restrict g, REAL *restric
                      const int hyperbolic, const int masses) {
     REAL eta[BLOCK], alpha[BLOCK], beta[BLOCK];
     const REAL h = (REAL)s->lr, m = (REAL)s->mass, k = (REAL)s->inverse_scale, T = (REAL)s->temperature, D = (REAL)s->noise;
-    /* What the step size makes of the thermostat. */
-    const REAL weight = s->reference_lr > s->lr ? h / (REAL)s->reference_lr : 1;
+    /* What step size and temperature make of the thermostat. */
+    const int warm = s->reference_temperature > 0;
+    const double now = s->lr * (warm ? s->reference_temperature : 1), full = s->reference_lr * (warm ? s->temperature : 1);
+    const REAL weight = full > now ? (REAL)(now / full) : 1;
     F(normals)(eta, s->key, block, s->step, (uint32_t)s->stream);
     for (int i = 0; i < n; i++) {
         REAL level = s->kind == SGHMC ? 0 : (s->shared ? xi[0] : xi[i]) * weight;

@@ -185,9 +185,11 @@ def step_kernel(
     D = tl.load(values + 4).to(STATE)
     quiet_noise = tl.load(values + 5).to(STATE)
     inverse_inertia = tl.load(values + 6).to(STATE)
-    # What the step size makes of the thermostat; divided exactly, so that bodies agree.
-    reference = tl.load(values + 7).to(STATE).to(tl.float64)
-    weight = tl.where(reference > h, h.to(tl.float64) / reference, 1.0).to(STATE)
+    # What step size and temperature make of the thermostat; divided exactly, so that bodies agree.
+    warm = tl.load(values - 1).to(STATE).to(tl.float64)
+    now = h.to(tl.float64) * tl.where(warm > 0.0, warm, 1.0)
+    full = tl.load(values + 7).to(STATE).to(tl.float64) * tl.where(warm > 0.0, T.to(tl.float64), 1.0)
+    weight = tl.where(full > now, now / full, 1.0).to(STATE)
     step = tl.load(step_ptr)
     measured = step % every == 0
     taken = step >= 0
