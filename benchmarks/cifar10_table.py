@@ -71,7 +71,7 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
         "sampler": recipe["sampler"]["name"],
         "norm": recipe["model"]["norm"],
         **{key: collected[key] for key in ("temperature", "augment")},
-        **({"temperature_from": hottest} if (hottest := _hottest(recipe)) else {}),
+        **({"temperature_before": before} if (before := _temperature_before(recipe)) is not None else {}),
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
         "spread": _spread(each),
         "samples": 1 if kind == LAST else collected["samples"],
@@ -192,18 +192,21 @@ def outside_markdown(rows: Sequence[Row]) -> str:
 
 
 def temperature(row: Row) -> str:
-    """At which temperature samples were taken, and from which each cycle came down to it."""
+    """At which temperature samples were taken, and at which cycles begin: that they come down from, or explore at."""
     if row["temperature"] is None:
         return "–"
-    return f"{row['temperature']:g}" + (f" from {row['temperature_from']:g}" if "temperature_from" in row else "")
+    text, before = f"{row['temperature']:g}", row.get("temperature_before")
+    if before is None:
+        return text
+    return f"{text} from {before:g}" if before > 0 else f"{text} after 0"
 
 
-def _hottest(recipe: dict[str, Any]) -> float | None:
+def _temperature_before(recipe: dict[str, Any]) -> float | None:
     """The temperature at which cycles begin, where that is another than the one at which samples are taken."""
     plan = recipe["schedule"]
-    if plan.get("temperature_schedule") != "anneal":
-        return None
-    return float(recipe["sampler"]["temperature"] * plan["temperature_peak"])
+    if plan.get("temperature_schedule") == "anneal":
+        return float(recipe["sampler"]["temperature"] * plan["temperature_peak"])
+    return 0.0 if plan.get("temperature_schedule") == "explore" else None
 
 
 def shown(row: Row, score: str) -> str:

@@ -293,16 +293,16 @@ def test_other_data_is_rounded_as_the_test_set_is():
     assert found.detection()["same"] == {"entropy": 0.5, "confidence": 0.5}
 
 
-def test_a_temperature_that_came_down_says_from_where():
+def test_a_temperature_that_was_another_before_says_so():
     """Beside every number stands the temperature, and if a cycle began at another, that too."""
-    still = {"sampler": {"temperature": 0.02}, "schedule": {"temperature_schedule": "constant"}}
-    fallen = {
-        "sampler": {"temperature": 0.02},
-        "schedule": {"temperature_schedule": "anneal", "temperature_peak": 10.0},
-    }
-    assert tabling._hottest(still) is None
-    assert tabling.temperature({"temperature": 0.02}) == "0.02"
-    assert tabling.temperature({"temperature": 0.02, "temperature_from": tabling._hottest(fallen)}) == "0.02 from 0.2"
+
+    def said(**schedule: object) -> str:
+        before = tabling._temperature_before({"sampler": {"temperature": 0.02}, "schedule": schedule})
+        return tabling.temperature({"temperature": 0.02} | ({} if before is None else {"temperature_before": before}))
+
+    assert said(temperature_schedule="constant") == "0.02"
+    assert said(temperature_schedule="anneal", temperature_peak=10.0) == "0.02 from 0.2"
+    assert said(temperature_schedule="explore") == "0.02 after 0"
     assert tabling.temperature({"temperature": None}) == "–"
 
 

@@ -88,6 +88,8 @@ def test_a_sampler_key_without_effect_is_one_line(sampler: dict[str, Any], words
     [
         ({"schedule": {"temperature_ramp_epochs": 2}}, ["schedule.temperature_ramp_epochs", '"ramp"']),
         ({"schedule": {"explore_fraction": 0.5}}, ["schedule.explore_fraction", '"explore"']),
+        ({"schedule": {"temperature_schedule": "explore", "explore_fraction": 0.5},
+          "sampler": {"thermostat_follows_step": False}}, ['schedule.temperature_schedule = "explore"', "thermostat_follows_step"]),
         ({"schedule": {"temperature_peak": 4.0}}, ["schedule.temperature_peak", '"anneal"']),
         ({"schedule": {"temperature_schedule": "anneal", "temperature_peak": 4.0, "sample_every_steps": 5}},
          ["schedule.sample_every_steps", "other temperatures"]),

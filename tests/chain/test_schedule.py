@@ -113,6 +113,20 @@ def test_temperature_schedules() -> None:
     assert explore.reshape(2, 20)[:, 15:].eq(0.5).all()
 
 
+def test_no_samples_of_the_part_that_explores() -> None:
+    found = schedule(
+        num_data=1280,
+        epochs=4,
+        cycle_epochs=2,
+        temperature_schedule="explore",
+        explore_fraction=0.5,
+        sample_every_steps=4,
+        burn_in_epochs=1,
+    )
+    assert found.sample_after == (14, 18, 34, 38)  # of 14, 18, …, 38, with T = 0 in steps 0–9 and 20–29
+    assert all(found.temperature[after - 1] == 0.5 for after in found.sample_after)
+
+
 def test_a_temperature_that_falls_with_the_step_size() -> None:
     found = schedule(
         num_data=1280,

@@ -48,6 +48,27 @@ def test_a_run_is_the_loop_one_would_write(tiny: Any, change: Any, tmp_path: Pat
             torch.testing.assert_close(found[key], tensor, rtol=2e-3, atol=2e-4)
 
 
+def test_exploring_is_sgd_and_leaves_thermostats_alone(tiny: Any, change: Any, tmp_path: Path) -> None:
+    """In a run: while T = 0 they keep what they have learned, and the chain takes the steps of SGHMC without noise."""
+    explore = {"epochs": 8, "cycle_epochs": 4, "temperature_schedule": "explore", "explore_fraction": 0.5}
+    recipe = change(tiny, sampler={"inertia": 1e-3}, schedule=explore, run={"log_steps": 1})
+    run(recipe, tmp_path / "run", progress=None)
+    rows = [row for row in RunDir.open(tmp_path / "run").metrics() if row["event"] == "log"]
+    learned = [(row["temperature"], row["thermostat_q01"], row["thermostat_q99"]) for row in rows]
+    half = len(rows) // 4
+    assert [t for t, *_ in learned[: half - 1]] == [0.0] * (half - 1)
+    assert {q for _, *q_ in learned[: half - 1] for q in q_} == {0.0}
+    resting = {tuple(q) for t, *q in learned[2 * half + 1 : 3 * half - 1] if t == 0}
+    assert len(resting) == 1 and 0.0 not in resting.pop()
+    assert len({tuple(q) for t, *q in learned[3 * half + 1 :] if t > 0}) > half / 2
+
+    plain = change(tiny, sampler={"name": "sghmc", "inertia": 1.0}, schedule=explore, run={"log_steps": 1})
+    run(plain, tmp_path / "plain", progress=None)
+    same = [row["loss"] for row in RunDir.open(tmp_path / "plain").metrics() if row["event"] == "log"]
+    assert same[: half - 1] == pytest.approx([row["loss"] for row in rows[: half - 1]], rel=1e-5)
+    assert same[-1] != pytest.approx(rows[-1]["loss"], rel=1e-5)
+
+
 def test_sgd_is_torchs_sgd_on_the_mean_loss(tiny: Any, change: Any, tmp_path: Path) -> None:
     recipe = change(
         tiny,

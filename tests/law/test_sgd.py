@@ -1,4 +1,4 @@
-"""Law 7: at T = 0 without a thermostat the sampler is `torch.optim.SGD` with momentum.
+"""Law 7: at T = 0 the sampler is `torch.optim.SGD` with momentum: a thermostat has nothing to hold there, and rests.
 
 With x = Dh and φ(x) = (1 − e^(−x))/x the step is p ← e^(−x) p − hφ(x) G, θ ← θ + h p/m. In v = −p/(hφ(x)) that is
 v ← e^(−x) v + G, θ ← θ − (h²φ(x)/m) v, which is SGD with
@@ -34,18 +34,55 @@ def _path(optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 @pytest.mark.parametrize(("h", "m", "d"), [(0.1, 1.0, 2.0), (1e-3, 11.1, 105.36), (0.05, 2.0, 0.0), (0.2, 0.7, 30.0)])
+@pytest.mark.parametrize("thermostat", ["rests", "infinite inertia"])
 @pytest.mark.parametrize("sampler", ["SGHMC", "ATMC", "SGNHT"])
-def test_at_zero_temperature_it_is_sgd(sampler: str, h: float, m: float, d: float) -> None:
+def test_at_zero_temperature_it_is_sgd(sampler: str, thermostat: str, h: float, m: float, d: float) -> None:
     lr = h * h / m if d == 0 else -h / m * math.expm1(-d * h) / d
     sgd = _path(lambda params: torch.optim.SGD(params, lr=lr, momentum=math.exp(-d * h)))
     # An infinite inertia holds ξ at 0, and with it friction at D: a thermostat that is there and does nothing.
     options: dict[str, Any] = {"lr": h, "mass": m, "noise": d, "temperature": 0.0}
     cls = {"SGHMC": SGHMC, "ATMC": ATMC, "SGNHT": SGNHT}[sampler]
-    options |= {} if cls is SGHMC else {"inertia": math.inf}
+    if thermostat == "infinite inertia" and cls is not SGHMC:
+        options |= {"inertia": math.inf, "reference_lr": None}
     ours = _path(lambda params: cls(params, **options))
     # Rounding grows along a path that may be chaotic where the loss is not convex; a wrong term shows at once.
     assert torch.allclose(ours[:20], sgd[:20], rtol=1e-12, atol=1e-13)
     assert torch.allclose(ours, sgd, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("device_hyperparameters", [False, True])
+@pytest.mark.parametrize("cls", [ATMC, SGNHT])
+def test_what_a_thermostat_has_learned_outlasts_an_exploration_at_zero(
+    cls: type[ATMC | SGNHT], device_hyperparameters: bool
+) -> None:
+    """Warm, then T = 0, then warm: friction of the first part is neither applied nor changed in the second."""
+    h, m, d = 0.05, 1.0, 2.0
+    param = torch.nn.Parameter(torch.linspace(-1, 2, 7, dtype=torch.float64))
+    made = cls([param], h, mass=m, noise=d, temperature=0.5, inertia=0.05, seed=3)
+    group = made.param_groups[0]
+
+    def step(number: int) -> None:
+        made.zero_grad()
+        _loss(param, number).backward()  # type: ignore[no-untyped-call]
+        made.step()
+
+    for number in range(100):
+        step(number)
+    learned = made.state[param]["thermostat"].clone()
+    assert learned.abs().min() > 0.01
+    group["temperature"] = torch.tensor(0.0, dtype=torch.float64) if device_hyperparameters else 0.0
+    theta, p = param.detach().clone(), made.state[param]["momentum"].clone()
+    kick = -math.expm1(-d * h) / d
+    for number in range(100, 150):
+        grad = torch.autograd.functional.jacobian(lambda x, n=number: _loss(x, n), theta)
+        p = math.exp(-d * h) * p - kick * grad
+        theta = theta + h * p / m
+        step(number)
+    assert torch.allclose(param, theta, rtol=1e-7, atol=1e-7)
+    assert torch.equal(made.state[param]["thermostat"], learned)
+    group["temperature"] = 0.5
+    step(150)
+    assert not torch.equal(made.state[param]["thermostat"], learned)
 
 
 def test_from_speeds_is_the_momentum_it_says() -> None:

@@ -116,6 +116,12 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
         yield 'schedule.temperature_schedule = "explore" needs schedule.kind = "cyclic"'
     if plan.temperature_schedule == "explore" and plan.explore_fraction == 0:
         yield 'schedule.explore_fraction must be above 0 for schedule.temperature_schedule = "explore"'
+    thermostat = recipe.sampler.name in ("atmc", "sgnht") and not recipe.sampler.thermostat_follows_step
+    if plan.temperature_schedule == "explore" and thermostat:
+        yield (
+            'schedule.temperature_schedule = "explore" has T = 0, where the thermostats of '
+            "sampler.thermostat_follows_step = false gather friction without end: leave that out, and they rest there"
+        )
     if plan.temperature_schedule == "anneal" and plan.kind == "constant":
         yield 'schedule.temperature_schedule = "anneal" needs a step size that falls: schedule.kind = "cyclic"'
     if plan.temperature_schedule == "anneal" and plan.sample_every_steps:

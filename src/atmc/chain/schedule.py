@@ -149,10 +149,13 @@ def _sampling_times(plan: ScheduleSection, steps: int, ends: list[int], since: S
     burn_in = since(plan.burn_in_epochs)
     if plan.sample_every_steps:
         times = list(range(burn_in + plan.sample_every_steps, steps + 1, plan.sample_every_steps))
+        if plan.temperature_schedule == "explore":  # no samples of the part of a cycle that explores, at T = 0
+            sampling = _phase(plan, steps, ends, since) >= plan.explore_fraction
+            times = [time for time in times if sampling[time - 1]]
         if not times:
             raise InputError(
-                f"schedule.sample_every_steps = {plan.sample_every_steps} is longer than the {steps - burn_in} steps "
-                "after schedule.burn_in_epochs: no sample would be taken"
+                f"schedule.sample_every_steps = {plan.sample_every_steps} never comes round in the {steps - burn_in} steps "
+                "after schedule.burn_in_epochs, at a temperature above 0: no sample would be taken"
             )
         return times
     if plan.kind == "cyclic":

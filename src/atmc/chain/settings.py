@@ -125,7 +125,7 @@ class ScheduleSection:
     warm_start_momentum: float = 0.9
     temperature_schedule: Literal["constant", "ramp", "explore", "anneal"] = "constant"
     temperature_ramp_epochs: int = 0  # ramp: T rises linearly from 0 over these epochs
-    explore_fraction: float = 0.0  # explore: T = 0 in the first part of each cycle
+    explore_fraction: float = 0.0  # explore: T = 0, and no samples, in this first part of each cycle
     temperature_peak: float = 1.0  # anneal: T falls with the step size, from this many times sampler.temperature
 
 

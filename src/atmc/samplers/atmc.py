@@ -39,7 +39,8 @@ class ATMC(KineticSampler):
             not depend on D. `momentum` is None, and `noise` counts, until something sets it.
         speed_limit: c. Infinite (the default) is the Gaussian kinetic energy; finite the hyperbolic, and no parameter
             then moves further than c h in a step.
-        temperature: T; 1 samples the Bayes posterior, 0 switches the noise off. May be a device tensor, as `lr`.
+        temperature: T; 1 samples the Bayes posterior; 0 switches the noise off, and a thermostat that follows (below):
+            what is left is SGD with momentum. May be a device tensor, as `lr`.
         inertia: μ of the thermostat. The paper has 1; T/(κD)² makes the equilibrium spread of ξ a fraction κ of D and
             lets it react in hundreds of steps. Infinite freezes ξ where it is.
         reference_lr: h₀, the step size that the thermostat is stated for: best the largest of the schedule, since above

@@ -219,10 +219,11 @@ INLINE void F(block)(REAL *restrict theta, const REAL *restrict g, REAL *restric
                      const int hyperbolic, const int masses) {
     REAL eta[BLOCK], alpha[BLOCK], beta[BLOCK];
     const REAL h = (REAL)s->lr, m = (REAL)s->mass, k = (REAL)s->inverse_scale, T = (REAL)s->temperature, D = (REAL)s->noise;
-    /* What step size and temperature make of the thermostat. */
+    /* What step size and temperature make of the thermostat; one that follows them rests at T = 0. */
     const int warm = s->reference_temperature > 0;
     const double now = s->lr * (warm ? s->reference_temperature : 1), full = s->reference_lr * (warm ? s->temperature : 1);
-    const REAL weight = full > now ? (REAL)(now / full) : 1;
+    const int rests = s->reference_lr > 0 && s->temperature == 0;
+    const REAL weight = rests ? 0 : full > now ? (REAL)(now / full) : 1;
     F(normals)(eta, s->key, block, s->step, (uint32_t)s->stream);
     for (int i = 0; i < n; i++) {
         REAL level = s->kind == SGHMC ? 0 : (s->shared ? xi[0] : xi[i]) * weight;

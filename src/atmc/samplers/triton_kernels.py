@@ -185,11 +185,12 @@ def step_kernel(
     D = tl.load(values + 4).to(STATE)
     quiet_noise = tl.load(values + 5).to(STATE)
     inverse_inertia = tl.load(values + 6).to(STATE)
-    # What step size and temperature make of the thermostat; divided exactly, so that bodies agree.
+    # What step size and temperature make of the thermostat; divided exactly, so that bodies agree. At T = 0 it rests.
     warm = tl.load(values - 1).to(STATE).to(tl.float64)
     now = h.to(tl.float64) * tl.where(warm > 0.0, warm, 1.0)
-    full = tl.load(values + 7).to(STATE).to(tl.float64) * tl.where(warm > 0.0, T.to(tl.float64), 1.0)
-    weight = tl.where(full > now, now / full, 1.0).to(STATE)
+    reference = tl.load(values + 7).to(STATE).to(tl.float64)
+    full = reference * tl.where(warm > 0.0, T.to(tl.float64), 1.0)
+    weight = tl.where(full > now, now / full, tl.where((reference > 0.0) & (T == 0.0), 0.0, 1.0)).to(STATE)
     step = tl.load(step_ptr)
     measured = step % every == 0
     taken = step >= 0
