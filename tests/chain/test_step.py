@@ -59,7 +59,8 @@ def test_exploring_is_sgd_and_leaves_thermostats_alone(tiny: Any, change: Any, t
     assert [t for t, *_ in learned[: half - 1]] == [0.0] * (half - 1)
     assert {q for _, *q_ in learned[: half - 1] for q in q_} == {0.0}
     resting = {tuple(q) for t, *q in learned[2 * half + 1 : 3 * half - 1] if t == 0}
-    assert len(resting) == 1 and 0.0 not in resting.pop()
+    assert len(resting) == 1
+    assert 0.0 not in resting.pop()
     assert len({tuple(q) for t, *q in learned[3 * half + 1 :] if t > 0}) > half / 2
 
     plain = change(tiny, sampler={"name": "sghmc", "inertia": 1.0}, schedule=explore, run={"log_steps": 1})

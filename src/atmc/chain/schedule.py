@@ -154,8 +154,8 @@ def _sampling_times(plan: ScheduleSection, steps: int, ends: list[int], since: S
             times = [time for time in times if sampling[time - 1]]
         if not times:
             raise InputError(
-                f"schedule.sample_every_steps = {plan.sample_every_steps} never comes round in the {steps - burn_in} steps "
-                "after schedule.burn_in_epochs, at a temperature above 0: no sample would be taken"
+                f"schedule.sample_every_steps = {plan.sample_every_steps} never comes round in the {steps - burn_in} "
+                "steps after schedule.burn_in_epochs, at a temperature above 0: no sample would be taken"
             )
         return times
     if plan.kind == "cyclic":
