@@ -102,7 +102,8 @@ def off_by(body: str, dtype: torch.dtype) -> tuple[float, str]:
 
     def step(b: float, h: float, alpha: float, m: float, t: float) -> torch.Tensor:
         param = torch.nn.Parameter(torch.zeros(8, dtype=dtype))
-        sampler = SGNHT([param], lr=h, mass=m, noise=alpha, temperature=t, thermostat_init=b - alpha, body=body, seed=9)
+        friction = {"thermostat_init": b - alpha, "reference_lr": None}  # which stays on at T = 0
+        sampler = SGNHT([param], lr=h, mass=m, noise=alpha, temperature=t, body=body, seed=9, **friction)  # type: ignore[arg-type]
         sampler.state[param]["momentum"].copy_(start)
         param.grad = g
         sampler.step()

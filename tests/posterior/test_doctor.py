@@ -131,6 +131,7 @@ def test_false_alarms_are_rare() -> None:
             "sampler.inertia = 2e-05",
         ),
         ({"hottest": 10.0}, "note", "not the plain Bayes posterior", "State it"),
+        ({"explores": 0.6}, "note", "not the plain Bayes posterior", "State it"),
         ({"silent": 0.8}, "note", "exceeds the added noise", "larger batch"),
         ({"drift": Trend(-0.01, -0.8, 1e-4, 20)}, "warning", "still falling", "burn_in_epochs"),
         ({"drift": Trend(0.01, 0.8, 1e-4, 20)}, "warning", "is rising", "burn_in_epochs"),

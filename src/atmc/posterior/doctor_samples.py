@@ -178,6 +178,11 @@ def what_was_sampled(v: Vitals) -> list[Advice]:
             f"Cycles begin at T = {v.temperature * v.hottest:g} and cool to {v.temperature:g}: directions that settle "
             "more slowly than that are sampled hotter than where they end."
         )
+    if v.explores > 0.0:
+        said.append(
+            f"The first {v.explores:.0%} of each cycle explore at T = 0: which places are visited, and how often, is the "
+            "optimiser's choice; how each is filled is the sampler's."
+        )
     if v.augment != "none":
         said.append(f"The data were augmented ({v.augment}), and augmented data are not independent data.")
     if not said or not v.samples_weights:

@@ -37,6 +37,7 @@ class Vitals:
     chains: int = 1
     temperature: float = 1.0
     hottest: float = 1.0  # the temperature at which cycles begin, as a multiple of that where samples are taken
+    explores: float = 0.0  # the share of each cycle that runs at T = 0
     augment: str = "none"
     noise: float = NAN  # D
     inertia: float = NAN  # mu
@@ -88,6 +89,7 @@ def examine(run: RunDir) -> Vitals:
         chains=recipe.chains,
         temperature=section.temperature,
         hottest=recipe.schedule.temperature_peak,
+        explores=recipe.schedule.explore_fraction,
         augment=recipe.data.augment,
         noise=noise_level(section),
         inertia=inertia(section) if thermostatted else NAN,
