@@ -65,7 +65,7 @@ def test_at_a_constant_step_everything_is_at_temperature(follows: bool) -> None:
 
 @pytest.mark.parametrize("inertia", [1e-3, 1e-4])
 def test_friction_that_stays_cools_the_momenta_and_the_stiff_directions(inertia: float) -> None:
-    """A lighter thermostat does not help, which is why the doctor does not advise it where cycles are this short."""
+    """A lighter thermostat does not help: the doctor says first that it should follow the step size."""
     kinetic, (slow, stiff) = cycle_ends(inertia=inertia)
     assert max(kinetic) < 0.8
     assert slow == pytest.approx(1.0, abs=0.13)

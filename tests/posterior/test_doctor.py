@@ -110,6 +110,12 @@ def test_false_alarms_are_rare() -> None:
         ({"kinetic_at_samples": Level(0.5, 0.02, 40)}, "warning", "cool as the step size falls", "constant"),
         ({"kinetic_at_samples": Level(0.8, 0.02, 40), "follows": False}, "note", "cool as", "follows_step = true"),
         ({"kinetic_at_samples": Level(0.8, 0.02, 40), "inertia": 1.0}, "note", "cool as", "sampler.inertia = 0.001"),
+        (
+            {"kinetic": Level(1.3, 0.02, 40), "inertia": 1.0, "spread": 0.01},
+            "warning",
+            "hotter than asked",
+            "sampler.thermostat_spread = 0.3 instead of 0.01",
+        ),
         ({"configurational": Level(-0.4, 0.05, 20)}, "note", "not yet in equilibrium", "burn_in"),
         ({"thermostat_trend": Trend(3.0, 0.9, 1e-5, 20)}, "note", "still on its way", "thermostat_init = 3"),
         (

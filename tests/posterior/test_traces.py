@@ -116,6 +116,19 @@ def test_cycles() -> None:
     assert len(loss_per_cycle(one)) == 6
 
 
+def test_a_cycle_that_was_cut_short_has_no_end() -> None:
+    """Its last rows are of the large steps with which a cycle begins, where the loss is high."""
+    whole = rows(4, 10)
+    cut = [r for r in whole if r["cycle"] != 3 or r["step"] % 100 < 50]
+    last = [r for r in whole if r["cycle"] != 3]
+    assert 0 < len(last) < len(cut) < len(whole)
+    assert cycle_ends(cut) == cycle_ends(last)
+    assert len(loss_per_cycle(cut)) == 3
+    assert len(loss_per_cycle(whole)) == 4
+    two = [dict(r, chain=chain) for chain, part in ((0, whole), (1, cut)) for r in part]
+    assert {(r["chain"], r["cycle"]) for r in cycle_ends(two)} == {(c, k) for c in (0, 1) for k in range(4)} - {(1, 3)}
+
+
 def test_chains_run_side_by_side_and_not_one_after_the_other() -> None:
     log = rows(1, 10, 2)
     for row in log:

@@ -120,7 +120,8 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
     if plan.temperature_schedule == "explore" and thermostat:
         yield (
             'schedule.temperature_schedule = "explore" has T = 0, where the thermostats of '
-            "sampler.thermostat_follows_step = false gather friction without end: leave that out, and they rest there"
+            "sampler.thermostat_follows_step = false gather friction without end: leave that out, and they rest there "
+            "(a run that is older than that setting has to be begun again)"
         )
     if plan.temperature_schedule == "anneal" and plan.kind == "constant":
         yield 'schedule.temperature_schedule = "anneal" needs a step size that falls: schedule.kind = "cyclic"'

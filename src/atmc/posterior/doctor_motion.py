@@ -110,7 +110,7 @@ def cools_at_cycle_ends(v: Vitals) -> list[Advice]:
     if not v.follows:
         action = "Set sampler.thermostat_follows_step = true."
     elif v.inertia > 3 * light:
-        action = f"Make the thermostat lighter: sampler.inertia = {light:.1g} instead of {v.inertia:g}."
+        action = f"Make the thermostat lighter: {lighter(v)}."
     return [Advice("warning" if level.mean < 0.6 else "note", title, evidence, action, "almost certain")]
 
 
@@ -123,11 +123,18 @@ def light_inertia(v: Vitals) -> float:
     return v.temperature / (LIGHT * v.noise) ** 2 if v.noise > 0 else float("nan")
 
 
+def lighter(v: Vitals) -> str:
+    """The setting that makes the thermostat that light, where the recipe has it: as a spread, or as an inertia."""
+    if np.isfinite(v.spread):
+        return f"sampler.thermostat_spread = {LIGHT:g} instead of {v.spread:g}"
+    return f"sampler.inertia = {light_inertia(v):.1g} instead of {v.inertia:g}"
+
+
 def cooling(v: Vitals) -> str:
     """What to do against heat."""
     light = light_inertia(v)
     if np.isfinite(v.inertia) and np.isfinite(light) and v.inertia > 3 * light:
-        return f"Make the thermostat lighter: sampler.inertia = {light:.1g} instead of {v.inertia:g}."
+        return f"Make the thermostat lighter: {lighter(v)}."
     return "Halve sampler.lr and the speeds, or enlarge data.batch_size."
 
 
@@ -149,8 +156,8 @@ def thermostat(v: Vitals) -> list[Advice]:
     """Has the thermostat found its place, and have the parameters with the noisiest gradients?
 
     The median answers for most parameters, the 99 % quantile for those that a heavy thermostat reaches last. While it
-    is on its way there, they are hotter than asked at large steps, and freeze at small ones: over a run the chain may
-    turn from one that explores into one that hardly moves.
+    is on its way there, they are hotter than asked at large steps; one that does not follow the step size lets them freeze
+    at small ones. Over a run the chain may turn from one that explores into one that hardly moves.
     """
     low, middle, high = v.thermostat
     if not np.isfinite(middle) or not v.noise > 0:
@@ -169,7 +176,7 @@ def thermostat(v: Vitals) -> list[Advice]:
         moved = abs(trend.slope) * max(trend.points - 1, 0)
         if not (trend.p_value < SIGNIFICANT and moved > least):
             continue
-        action = f"Set sampler.inertia = {light:.1g}" if heavy else "Lengthen schedule.burn_in_epochs"
+        action = f"Set {lighter(v)}" if heavy else "Lengthen schedule.burn_in_epochs"
         start = f", or start it nearer: sampler.thermostat_init = {middle:.3g}"
         evidence = f"{place} Its {which} has moved by {moved:.3g} since burn-in (p = {trend.p_value:.1g})."
         # A thermostat on its way does harm by the temperature that it has not reached; where that is right, it is news.
@@ -179,7 +186,7 @@ def thermostat(v: Vitals) -> list[Advice]:
         break
     if v.silent > 0.5:
         title = "For most parameters gradient noise alone exceeds the added noise"
-        evidence = f"{place} For {v.silent:.0%} of them ξ ≥ D, so no noise is added."
+        evidence = f"{place} For {v.silent:.0%} of them ξ ≥ D at full steps, so no noise is added there."
         action = "That is how noise is meant to be absorbed; a larger batch or a smaller step leaves more room."
         found.append(Advice("note", title, evidence, action, "certain"))
     return found

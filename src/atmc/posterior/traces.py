@@ -101,13 +101,19 @@ def temperature_ratio(rows: Rows, name: str = "kinetic_temperature", by_time: bo
 
 
 def cycle_ends(rows: Rows, share: float = 0.2) -> list[Mapping[str, Any]]:
-    """The rows of the last `share` of every cycle (at least one each), where samples are taken; all if one cycle."""
+    """The rows of the last `share` of every cycle (at least one each), where samples are taken; all if one cycle.
+
+    A last cycle that has not come to its end, of a run that goes on or was stopped, has no end.
+    """
     cycles: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
     for row in rows:
         cycles.setdefault((row.get("chain", 0), row.get("cycle", 0)), []).append(row)
     if len({cycle for _, cycle in cycles}) <= 1:
         return list(rows)
-    return [row for part in cycles.values() for row in part[-max(1, round(share * len(part))) :]]
+    usual = np.median([len(part) for part in cycles.values()])
+    last = {chain: max(c for other, c in cycles if other == chain) for chain, _ in cycles}
+    whole = [part for (chain, c), part in cycles.items() if c != last[chain] or len(part) > (1 - share) * usual]
+    return [row for part in whole for row in part[-max(1, round(share * len(part))) :]]
 
 
 def loss_per_cycle(rows: Rows) -> Floats:

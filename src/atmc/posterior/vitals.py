@@ -41,6 +41,7 @@ class Vitals:
     augment: str = "none"
     noise: float = NAN  # D
     inertia: float = NAN  # mu
+    spread: float = NAN  # what the recipe gave instead of mu, as a share of D
     follows: bool = True  # whether the thermostat's friction goes with the step size
     rollbacks: int = 0
     lr_scale: float = 1.0  # what rollbacks have left of the step size
@@ -93,6 +94,7 @@ def examine(run: RunDir) -> Vitals:
         augment=recipe.data.augment,
         noise=noise_level(section),
         inertia=inertia(section) if thermostatted else NAN,
+        spread=section.thermostat_spread or NAN,
         follows=section.thermostat_follows_step,
         rollbacks=len(back),
         lr_scale=min((float(r.get("lr_scale") or 1.0) for r in back), default=1.0),

@@ -39,7 +39,7 @@ class Hyper:
     last_lr: Tensor | None = None  # the step size whose second half is still to come; None in the fused scheme
     measure: bool = False
     shared_thermostat: bool = False
-    thermostat_weight: Any = 1.0  # h/h₀: what the step size makes of the thermostat
+    thermostat_weight: Any = 1.0  # what step size and temperature make of the thermostat
 
 
 class Move(NamedTuple):

@@ -27,9 +27,9 @@ class TensorReading:
     [`low`, `high`] with probability 99.9 % if gradients are exact. Gradient noise does not shift it, but widens its
     scatter, by √(1 + h ξ̄/4) at most. `configurational` is the mean of θ·G at the same time; its average over a chain in
     equilibrium is `temperature` too, but one reading scatters widely.
-    `thermostat` and `silent` are those of a step of size h₀ (`reference_lr`), whatever the present one is: quantiles of
-    the friction ξ, and the share of elements to which it leaves no noise to be added (ξ ≥ D). What does not apply is
-    NaN.
+    `thermostat` and `silent` are those of a step of size h₀ (`reference_lr`) at T₀, whatever the present ones are:
+    quantiles of the friction ξ, and the share of elements to which it leaves no noise to be added (ξ ≥ D). What does
+    not apply is NaN.
     """
 
     name: str

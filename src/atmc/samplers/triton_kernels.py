@@ -190,7 +190,8 @@ def step_kernel(
     now = h.to(tl.float64) * tl.where(warm > 0.0, warm, 1.0)
     reference = tl.load(values + 7).to(STATE).to(tl.float64)
     full = reference * tl.where(warm > 0.0, T.to(tl.float64), 1.0)
-    weight = tl.where(full > now, now / full, tl.where((reference > 0.0) & (T == 0.0), 0.0, 1.0)).to(STATE)
+    weight = tl.where(full > now, now / full, 1.0)
+    weight = tl.where((reference > 0.0) & (T == 0.0), 0.0, weight).to(STATE)
     step = tl.load(step_ptr)
     measured = step % every == 0
     taken = step >= 0
