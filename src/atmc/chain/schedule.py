@@ -123,7 +123,8 @@ def _factor(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor)
         factor = factor * ((t + 1) / since(plan.warmup_epochs)).clamp(max=1.0)
     if plan.cycle_warmup_epochs:
         # A cycle ends in a place as sharp as its last, small steps allow, and thermostats that do not follow the step
-        # size have unlearned the noise of large ones. Full steps at once have thrown out chains that are stable otherwise.
+        # size have unlearned the noise of large ones. Full steps at once have thrown out chains that are otherwise
+        # stable.
         starts = torch.tensor([0, *ends[:-1]], dtype=torch.float64)
         which = torch.bucketize(t, torch.tensor(ends, dtype=torch.float64), right=True)
         factor = factor * ((t - starts[which] + 1) / since(plan.cycle_warmup_epochs)).clamp(max=1.0)

@@ -73,7 +73,7 @@ class SamplerSection:
     thermostat_spread: float | None = None  # instead of inertia: mu = T/(spread D)^2, which goes with the temperature
     thermostat: Literal["element", "scalar"] = "element"  # SGNHT
     thermostat_init: float = 0.0
-    thermostat_follows_step: bool = True  # its friction goes with step size and temperature, and rests at T = 0; the paper's does not
+    thermostat_follows_step: bool = True  # and the temperature, and rests at T = 0; the paper's does not
     thermostat_from_noise: bool = False  # start it at its equilibrium, from the gradient's measured variance
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
     look_batches: int = 64  # batches for these two measurements, before the first step

@@ -156,8 +156,8 @@ def thermostat(v: Vitals) -> list[Advice]:
     """Has the thermostat found its place, and have the parameters with the noisiest gradients?
 
     The median answers for most parameters, the 99 % quantile for those that a heavy thermostat reaches last. While it
-    is on its way there, they are hotter than asked at large steps; one that does not follow the step size lets them freeze
-    at small ones. Over a run the chain may turn from one that explores into one that hardly moves.
+    is on its way there, they are hotter than asked at large steps; one that does not follow the step size lets them
+    freeze at small ones. Over a run the chain may turn from one that explores into one that hardly moves.
     """
     low, middle, high = v.thermostat
     if not np.isfinite(middle) or not v.noise > 0:

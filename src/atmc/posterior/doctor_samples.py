@@ -180,8 +180,8 @@ def what_was_sampled(v: Vitals) -> list[Advice]:
         )
     if v.explores > 0.0:
         said.append(
-            f"The first {v.explores:.0%} of each cycle explore at T = 0: which places are visited, and how often, is the "
-            "optimiser's choice; how each is filled is the sampler's."
+            f"The first {v.explores:.0%} of each cycle explore at T = 0: which places are visited, and how often, is "
+            "the optimiser's choice; how each is filled is the sampler's."
         )
     if v.augment != "none":
         said.append(f"The data were augmented ({v.augment}), and augmented data are not independent data.")

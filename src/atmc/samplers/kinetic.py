@@ -49,16 +49,17 @@ def thermostat_weight(group: dict[str, Any]) -> Any:
     """(h/h₀)(T₀/T) of a group at this step, at most 1: what turns its thermostat, stated for h₀ and T₀, into friction.
 
     1 where the group has no h₀, or no thermostat. A device tensor where the step size or the temperature is one. Heat
-    is weighted alike, so a thermostat with more weight would be as much lighter as the square of it, and below zero it would
-    throw the chain out: a schedule that goes on to steps far above the first ones, or to temperatures far below, must
-    not do that. There the thermostat is the paper's. At T = 0 there is no temperature to hold and any motion would be
-    too warm: it rests, with weight 0, keeps what it has learned, and the step is that of SGD with momentum.
+    is weighted alike, so a thermostat with more weight would be as much lighter as the square of it, and below zero it
+    would throw the chain out: a schedule that goes on to steps far above the first ones, or to temperatures far below,
+    must not do that. There the thermostat is the paper's. At T = 0 there is no temperature to hold and any motion would
+    be too warm: it rests, with weight 0, keeps what it has learned, and the step is that of SGD with momentum.
     """
     reference, warm = group.get("reference_lr"), group.get("reference_temperature")
     if reference is None:
         return 1.0
     lr, temperature = group["lr"], group["temperature"]
     now, full = (lr, reference) if warm is None else (lr * warm, temperature * reference)
+    weight: Any
     if isinstance(now, Tensor) or isinstance(full, Tensor):
         weight = torch.where(torch.as_tensor(full > now), now / full, 1.0)
     else:
