@@ -94,6 +94,7 @@ def test_a_sampler_key_without_effect_is_one_line(sampler: dict[str, Any], words
         ({"schedule": {"temperature_peak": 4.0}}, ["schedule.temperature_peak", '"anneal"']),
         ({"schedule": {"temperature_schedule": "anneal", "temperature_peak": 4.0, "sample_every_steps": 5}},
          ["schedule.sample_every_steps", "other temperatures"]),
+        ({"schedule": {"kind": "constant", "cycle_epochs": None, "hold_fraction": 0.5}}, ["schedule.hold_fraction"]),
         ({"schedule": {"gamma": 0.5}}, ["schedule.gamma", '"step"']),
         ({"schedule": {"milestones": [3]}}, ["schedule.milestones", '"step"']),
         ({"schedule": {"warm_start_lr": 0.1}}, ["schedule.warm_start_lr", "schedule.warm_start_epochs"]),

@@ -92,6 +92,7 @@ def test_overrides_are_toml_values_and_bare_words_are_text(path: Path) -> None:
         ("schedule.temperature_schedule=anneal", ["schedule.temperature_peak", "above 1"]),
         ("schedule.temperature_schedule=explore", ["schedule.explore_fraction", "above 0"]),
         ("sampler.thermostat_spread=0", ["sampler.thermostat_spread", "above 0"]),
+        ("schedule.hold_fraction=1", ["schedule.hold_fraction", "in [0, 1)"]),
         ("schedule.temperature_peak=0.5", ["schedule.temperature_peak", "at least 1"]),
         ("nothing", ["key=value"]),
     ],

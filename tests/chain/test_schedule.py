@@ -113,6 +113,15 @@ def test_temperature_schedules() -> None:
     assert explore.reshape(2, 20)[:, 15:].eq(0.5).all()
 
 
+def test_steps_that_stay_large_for_a_while() -> None:
+    plain = schedule(num_data=1280, epochs=2, cycle_epochs=2).lr
+    held = schedule(num_data=1280, epochs=8, cycle_epochs=4, hold_fraction=0.5).lr.reshape(2, 40)
+    assert held[:, :21].eq(1e-3).all()
+    assert torch.allclose(held[:, 20:], plain)
+    run = schedule(num_data=1280, epochs=4, kind="cosine", cycle_epochs=None, hold_fraction=0.5).lr
+    assert torch.allclose(run, held[0])
+
+
 def test_no_samples_of_the_part_that_explores() -> None:
     found = schedule(
         num_data=1280,

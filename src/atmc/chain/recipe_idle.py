@@ -88,6 +88,7 @@ def _of_schedule(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     kind = f'schedule.kind = "{plan.kind}"'
     for key in ("cycle_epochs", "cycle_warmup_epochs"):
         yield f"schedule.{key}", plan.kind == "cyclic", kind, 'use "cyclic"'
+    yield "schedule.hold_fraction", plan.kind in ("cyclic", "cosine"), kind, 'use "cyclic" or "cosine"'
     for key in ("milestones", "gamma"):
         yield f"schedule.{key}", plan.kind == "step", kind, 'use "step"'
     yield "schedule.lr_floor", plan.kind != "constant", kind, ""

@@ -42,6 +42,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule.lr_floor": (lambda v: 0 <= v <= 1, "in [0, 1]"),
     "schedule.warmup_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.cycle_warmup_epochs": (lambda v: v >= 0, "at least 0"),
+    "schedule.hold_fraction": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "schedule.warm_start_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.warm_start_lr": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "schedule.warm_start_momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),

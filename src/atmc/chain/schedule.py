@@ -107,12 +107,17 @@ def _phase(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) 
     return (t - starts[which]) / length[which]
 
 
+def _descent(phase: Tensor, hold: float) -> Tensor:
+    """Half a cosine from 1 down to 0 over the phases from `hold` to 1, and 1 before."""
+    return 0.5 * (1 + torch.cos(math.pi * ((phase - hold) / (1 - hold)).clamp(min=0.0)))
+
+
 def _factor(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
     t = torch.arange(steps, dtype=torch.float64)
     if plan.kind == "cyclic":
-        factor = 0.5 * (1 + torch.cos(math.pi * _phase(plan, steps, ends, since)))  # Sect. 5 of the paper
+        factor = _descent(_phase(plan, steps, ends, since), plan.hold_fraction)  # Sect. 5 of the paper
     elif plan.kind == "cosine":
-        factor = 0.5 * (1 + torch.cos(math.pi * t / steps))
+        factor = _descent(t / steps, plan.hold_fraction)
     elif plan.kind == "step":
         passed = sum(((t >= since(milestone)).double() for milestone in plan.milestones), torch.zeros_like(t))
         factor = torch.full_like(t, plan.gamma) ** passed

@@ -120,6 +120,7 @@ class ScheduleSection:
     lr_floor: float = 0.0  # the step size never falls below this fraction of lr
     warmup_epochs: int = 0  # lr rises linearly at the very start
     cycle_warmup_epochs: int = 0  # cyclic: lr rises linearly at the start of each cycle
+    hold_fraction: float = 0.0  # cyclic, cosine: lr stays as it is for this part of each cycle, or of the run
     warm_start_epochs: int = 0  # SGD on the same target first, in addition to `epochs`
     warm_start_lr: float = 0.05
     warm_start_momentum: float = 0.9
