@@ -31,6 +31,59 @@ SCHEDULERS = {
 }
 
 
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_cycles_that_explore_at_zero_and_then_sample(make, kit, as_tensor):
+    seen = {}
+    for explore in (0.0, 0.6):
+        params = kit.problem(large=False)
+        sampler = make(params, temperature=torch.tensor(0.5) if as_tensor else 0.5)
+        schedule = atmc.CyclicCosine(sampler, cycle=10, explore=explore)
+        group, rows = sampler.param_groups[0], []
+        for step in range(20):
+            rows.append((float(group["temperature"]), group["lr"]))
+            kit.run(sampler, params, 1, start=step)
+            schedule.step()
+        seen[explore] = rows
+    assert [t for t, _ in seen[0.6]] == ([0.0] * 6 + [0.5] * 4) * 2
+    assert [t for t, _ in seen[0.0]] == [0.5] * 20
+    assert [lr for _, lr in seen[0.6]] == [lr for _, lr in seen[0.0]]
+
+
+@pytest.mark.parametrize("stop", [3, 8])
+def test_a_cycle_that_explores_goes_on_where_it_stopped(make, kit, stop):
+    """Saved at T = 0, or at T, and loaded into a sampler and a schedule made anew."""
+
+    def made(params):
+        sampler = make(params, temperature=0.5)
+        return sampler, atmc.CyclicCosine(sampler, cycle=10, explore=0.6)
+
+    def run(sampler, schedule, params, steps, start):
+        for step in range(start, start + steps):
+            kit.run(sampler, params, 1, start=step)
+            schedule.step()
+
+    whole = kit.problem(large=False)
+    run(*made(whole), whole, 25, 0)
+    params = kit.problem(large=False)
+    sampler, schedule = made(params)
+    run(sampler, schedule, params, stop, 0)
+    saved = copy.deepcopy((sampler.state_dict(), schedule.state_dict()))
+    sampler, schedule = made(params)
+    sampler.load_state_dict(saved[0])
+    schedule.load_state_dict(saved[1])
+    run(sampler, schedule, params, 25 - stop, stop)
+    assert all(torch.equal(p, q) for p, q in zip(params, whole, strict=True))
+
+
+def test_only_a_sampler_explores():
+    param = torch.nn.Parameter(torch.zeros(3))
+    with pytest.raises(ValueError, match="group 0 has no temperature"):
+        atmc.CyclicCosine(torch.optim.SGD([param], lr=0.1), cycle=10, explore=0.5)
+    for wrong in (1.0, -0.1, float("nan"), "half"):
+        with pytest.raises(ValueError, match="explore"):
+            atmc.CyclicCosine(atmc.ATMC([param]), cycle=10, explore=wrong)
+
+
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_torch_schedulers_work_unchanged(make, kit, name):
     params = kit.problem(large=False)

@@ -1,4 +1,4 @@
-"""The paper's cyclic step size, as a `torch.optim` scheduler."""
+"""The paper's cyclic step size, and cycles that explore before they sample, as a `torch.optim` scheduler."""
 
 from __future__ import annotations
 
@@ -20,10 +20,20 @@ class CyclicCosine(LRScheduler):
     Args:
         cycle: length n of a cycle, in steps; or in epochs if `steps_per_epoch` is given (neither need be whole).
         steps_per_epoch: steps in an epoch, to give `cycle` in epochs.
+        explore: for this first part of each cycle, in [0, 1), the temperature is 0 and the sampler SGD with momentum:
+            large steps carry the chain to another place, and the rest of the cycle samples there. Deep networks at low
+            temperatures need it (docs/cifar10.md: .6 with cycles of 50 epochs); which places are visited is then the
+            optimiser's choice.
     """
 
     def __init__(
-        self, optimizer: Optimizer, cycle: float, steps_per_epoch: float | None = None, last_epoch: int = -1
+        self,
+        optimizer: Optimizer,
+        cycle: float,
+        steps_per_epoch: float | None = None,
+        last_epoch: int = -1,
+        *,
+        explore: float = 0.0,
     ) -> None:
         steps = plain_number("cycle", cycle, "a finite and positive number", _positive)
         if steps_per_epoch is not None:
@@ -32,11 +42,30 @@ class CyclicCosine(LRScheduler):
             raise ValueError(f"a cycle must last at least one step, not {steps}")
         # 0.07 epochs of 100 steps are 7 steps, whatever floating point makes of it.
         self.cycle_steps = round(steps) if math.isclose(steps, round(steps), rel_tol=1e-9) else steps
+        self.explore = plain_number("explore", explore, "a number in [0, 1)", lambda v: 0.0 <= v < 1.0)
+        if self.explore:
+            for number, group in enumerate(optimizer.param_groups):
+                if "temperature" not in group:
+                    raise ValueError(f"explore = {explore:g} needs a sampler: group {number} has no temperature")
+                group.setdefault("initial_temperature", float(group["temperature"]))
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
         factor = cyclic_cosine(self.last_epoch, self.cycle_steps)
         return [base * factor for base in self.base_lrs]  # a tensor stays one: nothing waits for the device
+
+    def step(self, epoch: int | None = None) -> None:
+        """Set the step size, and the temperature where cycles explore, for the next step."""
+        super().step(epoch)
+        if not self.explore:
+            return
+        exploring = math.fmod(self.last_epoch, self.cycle_steps) < self.explore * self.cycle_steps
+        for group in self.optimizer.param_groups:
+            value = 0.0 if exploring else group["initial_temperature"]
+            if isinstance(group["temperature"], Tensor):
+                group["temperature"].fill_(value)
+            else:
+                group["temperature"] = value
 
     @property
     def cycle(self) -> int:
