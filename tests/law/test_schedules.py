@@ -1,8 +1,13 @@
 """Law 10: the step size may change, and where a cycle ends the chain is in its law; with the paper's ξ it is not."""
 
 import math
+from typing import Any
+from unittest import mock
 
 import pytest
+
+from atmc.samplers import kinetic_sampler
+from atmc.samplers.kinetic import thermostat_weight
 
 from . import schedules
 from .harness import Settings
@@ -33,6 +38,23 @@ def test_friction_that_keeps_what_large_steps_needed_leaves_noisy_directions_col
     wrong = {c.name: c.z for c in verdict.failures if c.name[0] in "θp"}
     assert {"pK' [3]", "pK' [4]", "pK' [5]", "θ² [5]"} <= set(wrong), str(verdict)
     assert max(wrong.values()) < -4, str(verdict)
+
+
+@pytest.mark.parametrize(("sampler", "c"), [("ATMC", math.inf), ("ATMC", 0.9), ("SGNHT", math.inf)])
+def test_a_cycle_that_explores_at_zero_ends_in_the_law(sampler: str, c: float) -> None:
+    verdict = schedules.explored(Settings(sampler, c=c, **BASE))
+    assert verdict.passed, str(verdict)
+
+
+def test_a_thermostat_that_does_not_rest_at_zero_is_found() -> None:
+    """It takes every motion for heat, and what it has gathered outlasts the part that samples."""
+
+    def restless(group: dict[str, Any]) -> Any:
+        return thermostat_weight({**group, "temperature": max(group["temperature"], 1e-9)})
+
+    with mock.patch.object(kinetic_sampler, "thermostat_weight", restless):
+        verdict = schedules.explored(Settings("ATMC", **BASE), body="foreach", rows=256, cycles=1)
+    assert {"ξ [3]", "ξ [4]", "ξ [5]"} <= {c.name for c in verdict.failures}, str(verdict)
 
 
 @pytest.mark.parametrize("sampler", ["ATMC", "SGNHT"])
