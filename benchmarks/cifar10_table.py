@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from atmc.chain.settings import recipe_from_dict, temperature_before, temperature_said
 from cifar10_rows import SCORES, Predictor, Row, by_predictor, load_predictors, load_rows, save_json, save_predictor
 
 NETWORK, LAST, PREDICTIVE, ENSEMBLE = "network", "last sample", "posterior predictive", "ensemble"
@@ -64,6 +65,7 @@ def rows_of(collected: Row, folder: Path) -> list[Row]:
 def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor], kind: str) -> Row:
     each = [found.scores(last=kind == LAST) for found in predictors]
     files = _last_files(collected) if kind == LAST else collected["probabilities"]
+    before = temperature_before(recipe_from_dict(recipe))
     row = {
         "row": title(collected, recipe, kind),
         "run": collected["row"],
@@ -71,7 +73,7 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
         "sampler": recipe["sampler"]["name"],
         "norm": recipe["model"]["norm"],
         **{key: collected[key] for key in ("temperature", "augment")},
-        **({"temperature_before": before} if (before := _temperature_before(recipe)) is not None else {}),
+        **({} if before is None else {"temperature_before": before}),
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
         "spread": _spread(each),
         "samples": 1 if kind == LAST else collected["samples"],
@@ -195,18 +197,7 @@ def temperature(row: Row) -> str:
     """At which temperature samples were taken, and at which cycles begin: that they come down from, or explore at."""
     if row["temperature"] is None:
         return "–"
-    text, before = f"{row['temperature']:g}", row.get("temperature_before")
-    if before is None:
-        return text
-    return f"{text} from {before:g}" if before > 0 else f"{text} after 0"
-
-
-def _temperature_before(recipe: dict[str, Any]) -> float | None:
-    """The temperature at which cycles begin, where that is another than the one at which samples are taken."""
-    plan = recipe["schedule"]
-    if plan.get("temperature_schedule") == "anneal":
-        return float(recipe["sampler"]["temperature"] * plan["temperature_peak"])
-    return 0.0 if plan.get("temperature_schedule") == "explore" else None
+    return temperature_said(row["temperature"], row.get("temperature_before"))
 
 
 def shown(row: Row, score: str) -> str:

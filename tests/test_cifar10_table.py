@@ -293,19 +293,6 @@ def test_other_data_is_rounded_as_the_test_set_is():
     assert found.detection()["same"] == {"entropy": 0.5, "confidence": 0.5}
 
 
-def test_a_temperature_that_was_another_before_says_so():
-    """Beside every number stands the temperature, and if a cycle began at another, that too."""
-
-    def said(**schedule: object) -> str:
-        before = tabling._temperature_before({"sampler": {"temperature": 0.02}, "schedule": schedule})
-        return tabling.temperature({"temperature": 0.02} | ({} if before is None else {"temperature_before": before}))
-
-    assert said(temperature_schedule="constant") == "0.02"
-    assert said(temperature_schedule="anneal", temperature_peak=10.0) == "0.02 from 0.2"
-    assert said(temperature_schedule="explore") == "0.02 after 0"
-    assert tabling.temperature({"temperature": None}) == "–"
-
-
 def test_samples_are_halved_only_where_the_score_stays():
     """All of them sure of the same mistake, beyond what float16 can show: then they are kept as they were said."""
     labels = np.zeros(50, np.uint8)

@@ -138,6 +138,12 @@ def test_false_alarms_are_rare() -> None:
         ),
         ({"hottest": 10.0}, "note", "not the plain Bayes posterior", "State it"),
         ({"explores": 0.6}, "note", "not the plain Bayes posterior", "State it"),
+        (
+            {"explores": 0.6, "kinetic": Level(0.5, 0.02, 40)},
+            "problem",
+            "colder than asked",
+            "schedule.explore_fraction",
+        ),
         ({"silent": 0.8}, "note", "exceeds the added noise", "larger batch"),
         ({"drift": Trend(-0.01, -0.8, 1e-4, 20)}, "warning", "still falling", "burn_in_epochs"),
         ({"drift": Trend(0.01, 0.8, 1e-4, 20)}, "warning", "is rising", "burn_in_epochs"),

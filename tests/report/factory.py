@@ -60,7 +60,7 @@ def card(rng, bars, truth):
     return ImageCard(buffer.getvalue(), truth, bars, 0.3)
 
 
-def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temperature=1.0, **changes):
+def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temperature=1.0, before=None, **changes):
     rng = np.random.default_rng(seed)
     probs, labels = simulate(rng, samples, sharp=sharp)
     mean = probs.mean(0)
@@ -88,6 +88,7 @@ def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temper
         "split": "test",
         "examples": 500,
         "temperature": temperature,
+        "temperature_before": before,
         "augment": "none",
         "samples": samples,
         "chains": 1,

@@ -110,6 +110,19 @@ def test_the_same_facts_give_the_same_page():
     assert render(report()) == render(report())
 
 
+def test_cycles_that_begin_at_another_temperature_are_explained():
+    plain, explores, cools = (
+        render(report(runs=(run(temperature=0.02, before=before),))) for before in (None, 0.0, 0.2)
+    )
+    assert "“After 0”" not in plain
+    assert "“From” another" not in plain
+    assert "0.02 after 0" in explores
+    assert "“After 0”: each cycle explores" in explores
+    assert "“From” another" not in explores
+    assert "0.02 from 0.2" in cools
+    assert "“From” another: each cycle begins there and cools." in cools
+
+
 def test_a_lone_optimiser_has_a_page_too():
     alone = run("sgd", "SGD", samples=1, temperature=None, traces=(), surest=(), least_sure=(), strangers=(), recipe="")
     page = render(report(runs=(alone,)))

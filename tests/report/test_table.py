@@ -20,6 +20,13 @@ def test_rows_name_sample_predictive_and_optimiser():
     assert [row.temperature for row in rows] == [1.0, 1.0, None]
 
 
+def test_the_temperature_before_is_said_too():
+    """Beside every number stands the temperature, and if a cycle began at another, that too."""
+    rows = table.rows(tuple(run(temperature=0.02, before=before) for before in (None, 0.0, 0.2)))
+    assert [table.cells(row)[1] for row in rows[::2]] == ["0.02", "0.02 after 0", "0.02 from 0.2"]
+    assert json.loads(table.as_json(rows))[2]["temperature_before"] == 0.0
+
+
 def test_an_ensemble_of_trained_networks_is_not_called_a_posterior():
     rows = table.rows((run(method="SGD", samples=4, temperature=None),))
     assert [row.row for row in rows] == ["SGD (one network)", "SGD (ensemble)"]

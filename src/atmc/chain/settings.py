@@ -194,6 +194,21 @@ def of_older_run(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def temperature_before(recipe: Recipe) -> float | None:
+    """The temperature at which cycles begin, where that is another than the one at which samples are taken."""
+    course = recipe.schedule.temperature_schedule
+    if course == "anneal":
+        return recipe.sampler.temperature * recipe.schedule.temperature_peak
+    return 0.0 if course == "explore" else None
+
+
+def temperature_said(temperature: float, before: float | None) -> str:
+    """What stands beside a number: "0.02"; "0.02 from 0.2" where cycles cool to it; "0.02 after 0" if they explore."""
+    if before is None:
+        return f"{temperature:g}"
+    return f"{temperature:g} from {before:g}" if before > 0 else f"{temperature:g} after 0"
+
+
 def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     """A recipe from values that are known to be right, such as a run's own resolved recipe."""
     plain = {key: value for key, value in values.items() if key not in SECTIONS}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
     """The verb; returns the exit code."""
+    from atmc.chain.settings import temperature_before, temperature_said
     from atmc.cli.runs import check_device, tell_damage
     from atmc.report.reading import Reading
 
@@ -32,7 +33,9 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     if as_json:
         emit(result)
         return 0
-    temperature = "" if reading.recipe.sampler.name == "sgd" else f", T = {reading.recipe.sampler.temperature:g}"
+    own = reading.recipe
+    said = temperature_said(own.sampler.temperature, temperature_before(own))
+    temperature = "" if own.sampler.name == "sgd" else f", T = {said}"
     say(f"{printable(reading.recipe.name)} on {len(data):,} {printable(data.what)}"
         f" (augmentation in training: {reading.recipe.data.augment}{temperature})")  # fmt: skip
     if "auroc" in result:

@@ -15,6 +15,10 @@ from atmc.posterior.vitals import Vitals
 TOLERABLE = 0.1  # relative error of a temperature
 # For a thermostat that is light and follows the step size: what is left is noise that changes faster than it can.
 CALMER = "Enlarge data.batch_size, or keep the step size constant (schedule.kind, with schedule.sample_every_steps)."
+# For cycles that explore at T = 0 and then have too little time, in steps that get smaller, to warm up.
+LONGER = (
+    "Lengthen schedule.cycle_epochs or lower schedule.explore_fraction: the part that samples is too short to warm up."
+)
 LIGHT = 0.3  # equilibrium spread of the thermostat as a share of D with which it reacts within hundreds of steps
 
 
@@ -85,7 +89,8 @@ def at_temperature(v: Vitals) -> list[Advice]:
         evidence += " Gradient noise heats it more than friction cools it: it samples a flatter posterior."
         return [Advice(grade, "The chain is hotter than asked", evidence, cooling(v), "almost certain")]
     evidence += " It samples a sharper posterior than the one named."
-    return [Advice(grade, "The chain is colder than asked", evidence, CALMER, "almost certain")]
+    action = LONGER if v.explores else CALMER
+    return [Advice(grade, "The chain is colder than asked", evidence, action, "almost certain")]
 
 
 def cools_at_cycle_ends(v: Vitals) -> list[Advice]:
@@ -107,6 +112,8 @@ def cools_at_cycle_ends(v: Vitals) -> list[Advice]:
     title = "The momenta cool as the step size falls"
     light = light_inertia(v)
     action = CALMER
+    if v.explores and v.kinetic.mean < 1.0 - TOLERABLE:
+        return []  # it has never been warm: `at_temperature` says so
     if not v.follows:
         action = "Set sampler.thermostat_follows_step = true."
     elif v.inertia > 3 * light:

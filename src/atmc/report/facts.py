@@ -132,6 +132,7 @@ class RunFacts:
     split: str
     examples: int
     temperature: float | None
+    temperature_before: float | None  # at which cycles begin, where that is another
     augment: str
     samples: int
     chains: int

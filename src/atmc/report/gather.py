@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atmc.chain.settings import temperature_before
 from atmc.errors import InputError, RunError
 from atmc.posterior import metrics
 from atmc.report.cards import cards_of, png_of
@@ -94,6 +95,7 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
         split=split,
         examples=len(answers),
         temperature=recipe.sampler.temperature if sampled else None,
+        temperature_before=temperature_before(recipe) if sampled else None,
         augment=recipe.data.augment,
         samples=len(probs),
         chains=recipe.chains,

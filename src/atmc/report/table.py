@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
+from atmc.chain.settings import temperature_said
 from atmc.report.facts import RunFacts, Scores
 
 
@@ -17,6 +18,7 @@ class Row:
     run: str
     row: str
     temperature: float | None
+    temperature_before: float | None  # at which cycles begin, where that is another
     augment: str
     accuracy: float
     nll: float
@@ -49,6 +51,7 @@ def _row(run: RunFacts, label: str, scores: Scores, samples: int) -> Row:
         run=run.name,
         row=label,
         temperature=run.temperature,
+        temperature_before=run.temperature_before,
         augment=run.augment,
         samples=samples,
         epochs=run.epochs,
@@ -94,8 +97,8 @@ def shown(row: Row, score: str) -> str:
     return f"{100 * value:.1f}" if score == "accuracy" else f"{value:.3f}"
 
 
-def temperature_shown(temperature: float | None) -> str:
-    return "–" if temperature is None else f"{temperature:g}"
+def temperature_shown(of: Row | RunFacts) -> str:
+    return "–" if of.temperature is None else temperature_said(of.temperature, of.temperature_before)
 
 
 def duration(seconds: float | None) -> str:
@@ -115,7 +118,7 @@ HEADINGS = ("Setup", "T", "Augmentation", "Accuracy [%]", "NLL [nats]", "Brier",
 def cells(row: Row) -> tuple[str, ...]:
     return (
         row.row,
-        temperature_shown(row.temperature),
+        temperature_shown(row),
         row.augment,
         *(shown(row, score) for score in SCORES),
         str(row.samples),
