@@ -8,7 +8,7 @@ import torch
 
 from atmc.chain.schedule import Schedule, make_schedule
 from atmc.chain.settings import DataSection, Recipe, SamplerSection, ScheduleSection
-from atmc.samplers import CyclicCosine
+from atmc.samplers import SGLD, CyclicCosine
 
 
 def schedule(num_data: int = 50_000, batch: int = 128, **plan: object) -> Schedule:
@@ -40,6 +40,23 @@ def test_cyclic_steps_are_those_of_the_torch_scheduler() -> None:
         optimizer.step()
         scheduler.step()
     torch.testing.assert_close(found.lr.double(), torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize(("steps", "explore"), [(20, 0.6), (100, 0.07), (100, 0.29), (100, 0.57)])
+def test_cycles_explore_as_long_as_those_of_the_torch_scheduler(steps: int, explore: float) -> None:
+    """To the step: 0.07 of 100 are 7, though 0.07 · 100 is more than that in floating point."""
+    found = schedule(
+        num_data=128 * steps, epochs=2, cycle_epochs=1, temperature_schedule="explore", explore_fraction=explore
+    )
+    sampler = SGLD([torch.nn.Parameter(torch.zeros(1))], 1e-3, temperature=0.5)
+    scheduler = CyclicCosine(sampler, steps, explore=explore)
+    expected = []
+    for _ in range(2 * steps):
+        expected.append(sampler.param_groups[0]["temperature"])
+        sampler.step()
+        scheduler.step()
+    assert found.temperature.tolist() == expected
+    assert expected.count(0.0) == 2 * round(explore * steps)
 
 
 def test_a_cycle_that_is_no_whole_number_of_steps_restarts_every_time() -> None:

@@ -112,6 +112,13 @@ def _descent(phase: Tensor, hold: float) -> Tensor:
     return 0.5 * (1 + torch.cos(math.pi * ((phase - hold) / (1 - hold)).clamp(min=0.0)))
 
 
+def _explores(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
+    """For each step whether it belongs to the part of a cycle that explores, at T = 0, and gives no samples."""
+    if plan.temperature_schedule != "explore":
+        return torch.zeros(steps, dtype=torch.bool)
+    return _phase(plan, steps, ends, since) < plan.explore_fraction
+
+
 def _factor(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
     t = torch.arange(steps, dtype=torch.float64)
     if plan.kind == "cyclic":
@@ -142,22 +149,19 @@ def _temperature(plan: ScheduleSection, factor: Tensor, ends: list[int], since: 
     t = torch.arange(steps, dtype=torch.float64)
     if plan.temperature_schedule == "ramp":
         return (t / since(plan.temperature_ramp_epochs)).clamp(max=1.0)
-    if plan.temperature_schedule == "explore":
-        return (_phase(plan, steps, ends, since) >= plan.explore_fraction).double()
     if plan.temperature_schedule == "anneal":
         # Gradient noise heats in proportion to the step size. A temperature that goes with it asks no friction against
         # that heat while steps are large, so the chain crosses from mode to mode, and is T where samples are taken.
         return (plan.temperature_peak * factor).clamp(min=1.0)
-    return torch.ones_like(t)
+    return (~_explores(plan, steps, ends, since)).double()
 
 
 def _sampling_times(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> list[int]:
     burn_in = since(plan.burn_in_epochs)
     if plan.sample_every_steps:
-        times = list(range(burn_in + plan.sample_every_steps, steps + 1, plan.sample_every_steps))
-        if plan.temperature_schedule == "explore":  # no samples of the part of a cycle that explores, at T = 0
-            sampling = _phase(plan, steps, ends, since) >= plan.explore_fraction
-            times = [time for time in times if sampling[time - 1]]
+        explores = _explores(plan, steps, ends, since)
+        every = range(burn_in + plan.sample_every_steps, steps + 1, plan.sample_every_steps)
+        times = [time for time in every if not explores[time - 1]]
         if not times:
             raise InputError(
                 f"schedule.sample_every_steps = {plan.sample_every_steps} never comes round in the {steps - burn_in} "

@@ -1,12 +1,11 @@
-"""The CIFAR-10 table: README says what the stored probabilities say, and the tool that stores them changes nothing.
+"""The tool that stores rows of the CIFAR-10 table changes nothing on the way.
 
-The second half runs the tool on small real runs (the digits recipe shrunk to seconds) and compares what comes out with
-`Posterior.evaluate` and with scores computed here by a few independent lines of numpy.
+It is run on small real runs (the digits recipe shrunk to seconds), and what comes out is compared with
+`Posterior.evaluate` and with scores computed by independent lines of numpy (`rescored.py`).
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import re
@@ -15,7 +14,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,92 +26,7 @@ from atmc.chain.runner import run
 from atmc.errors import InputError
 from atmc.posterior import Posterior, metrics
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results" / "cifar10"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {"README.md": README, "docs/cifar10.md": (ROOT / "docs" / "cifar10.md").read_text(encoding="utf-8")}
-
-sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
-tool, collecting, storing, tabling, drawing = (
-    importlib.import_module(name)
-    for name in ("cifar10", "cifar10_collect", "cifar10_rows", "cifar10_table", "cifar10_figures")
-)
-
-
-def recompute(folder: Path, row: dict[str, Any]) -> dict[str, float]:
-    """The scores of a row from its files, with nothing of atmc: average, score, average over seeds."""
-    found = []
-    for names in storing.by_predictor(row["probabilities"]):
-        parts = [np.load(folder / name) for name in names]
-        probs, labels = np.concatenate([part["probs"] for part in parts]), parts[0]["labels"]
-        if len(probs) > 1 and probs.dtype == np.float32:  # only where float16 would change the score
-            assert collecting.stored(probs, labels).dtype == np.float32
-        else:
-            assert probs.dtype == (np.float32 if len(probs) == 1 else np.float16)
-        assert probs.min() > 0  # so that whoever takes the logarithm needs no rule for zeros
-        assert len(probs) >= row["samples"]
-        mean = probs.astype(np.float64).mean(0)
-        own = mean[np.arange(len(labels)), labels]
-        sure, right = mean.max(1), mean.argmax(1) == labels
-        bins = np.digitize(sure, np.arange(1, 15) / 15, right=True)
-        gaps = [abs((right - sure)[bins == b].sum()) for b in range(15)]
-        found.append(
-            {
-                "accuracy": right.mean(),
-                "nll": -np.log(own).mean(),
-                "ece": sum(gaps) / len(labels),
-                "brier": ((mean - np.eye(mean.shape[1])[labels]) ** 2).sum(1).mean(),
-            }
-        )
-    return {score: float(np.mean([scores[score] for scores in found])) for score in found[0]}
-
-
-def same(one: Any, two: Any) -> bool:
-    """Equal JSON values, numbers to nine digits: another CPU may add in another order."""
-    if isinstance(one, dict) and isinstance(two, dict):
-        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
-    if isinstance(one, list) and isinstance(two, list):
-        return len(one) == len(two) and all(map(same, one, two))
-    if isinstance(one, float) and isinstance(two, int | float):
-        return math.isclose(one, two, rel_tol=1e-9, abs_tol=1e-12)
-    return bool(one == two)
-
-
-# -- what this repository holds ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def published() -> list[dict[str, Any]]:
-    """The rows of results/cifar10/table.json; none before the first is run."""
-    path = RESULTS / "table.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-
-
-def test_table_is_what_the_probabilities_say(published):
-    assert same(tabling.build(RESULTS), published), "run python benchmarks/cifar10.py table"
-    for row in published:
-        for score, value in recompute(RESULTS, row).items():
-            assert row[score] == pytest.approx(value, abs=1e-9), (row["row"], score)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_pages_show_that_table(page, published):
-    expected = tabling.blocks(published)
-    for name, text in tabling.found_blocks(PAGES[page]).items():
-        assert text == expected[name], f"run python benchmarks/cifar10.py table --into {page}"
-
-
-def test_readme_has_the_table_if_and_only_if_there_is_one(published):
-    shown = tabling.found_blocks(README).get("cifar10 table", "")
-    assert bool(shown) == bool(published)
-
-
-def test_every_stored_file_belongs_to_a_row(published):
-    listed = {name for row in published for name in row["probabilities"]}
-    assert {path.name for path in RESULTS.glob("*.npz")} == listed
-
-
-# -- the tool on small real runs ---------------------------------------------------------------------------------------
+from .rescored import ROOT, collecting, drawing, recompute, storing, tabling, tool
 
 TINY = ["model.width=2", "schedule.epochs=6", "schedule.cycle_epochs=2", "schedule.burn_in_epochs=0", "run.device=cpu"]
 HELD = ["data.validation=97", 'run.evaluate=["test", "validation"]']

@@ -1,0 +1,59 @@
+"""Scores from stored probabilities by a few independent lines of numpy, and the modules of `benchmarks/` under test."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results" / "cifar10"
+
+sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
+tool, collecting, storing, tabling, drawing, exploring = (
+    importlib.import_module(name)
+    for name in ("cifar10", "cifar10_collect", "cifar10_rows", "cifar10_table", "cifar10_figures", "explore")
+)
+
+
+def recompute(folder: Path, row: dict[str, Any]) -> dict[str, float]:
+    """The scores of a row from its files, with nothing of atmc: average, score, average over seeds."""
+    found = []
+    for names in storing.by_predictor(row["probabilities"]):
+        parts = [np.load(folder / name) for name in names]
+        probs, labels = np.concatenate([part["probs"] for part in parts]), parts[0]["labels"]
+        if len(probs) > 1 and probs.dtype == np.float32:  # only where float16 would change the score
+            assert collecting.stored(probs, labels).dtype == np.float32
+        else:
+            assert probs.dtype == (np.float32 if len(probs) == 1 else np.float16)
+        assert probs.min() > 0  # so that whoever takes the logarithm needs no rule for zeros
+        assert len(probs) >= row["samples"]
+        mean = probs.astype(np.float64).mean(0)
+        own = mean[np.arange(len(labels)), labels]
+        sure, right = mean.max(1), mean.argmax(1) == labels
+        bins = np.digitize(sure, np.arange(1, 15) / 15, right=True)
+        gaps = [abs((right - sure)[bins == b].sum()) for b in range(15)]
+        found.append(
+            {
+                "accuracy": right.mean(),
+                "nll": -np.log(own).mean(),
+                "ece": sum(gaps) / len(labels),
+                "brier": ((mean - np.eye(mean.shape[1])[labels]) ** 2).sum(1).mean(),
+            }
+        )
+    return {score: float(np.mean([scores[score] for scores in found])) for score in found[0]}
+
+
+def same(one: Any, two: Any) -> bool:
+    """Equal JSON values, numbers to nine digits: another CPU may add in another order."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, float) and isinstance(two, int | float):
+        return math.isclose(one, two, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(one == two)

@@ -1,0 +1,167 @@
+"""What README and docs/cifar10.md say is what results/cifar10 holds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .rescored import RESULTS, ROOT, exploring, recompute, same, tabling
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs" / "cifar10.md").read_text(encoding="utf-8")
+PAGES = {"README.md": README, "docs/cifar10.md": DOCS}
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def published() -> list[dict[str, Any]]:
+    """The rows of results/cifar10/table.json; none before the first is run."""
+    path = RESULTS / "table.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def test_table_is_what_the_probabilities_say(published):
+    assert same(tabling.build(RESULTS), published), "run python benchmarks/cifar10.py table"
+    for row in published:
+        for score, value in recompute(RESULTS, row).items():
+            assert row[score] == pytest.approx(value, abs=1e-9), (row["row"], score)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_show_that_table(page, published):
+    expected = tabling.blocks(published)
+    for name, text in tabling.found_blocks(PAGES[page]).items():
+        assert text == expected[name], f"run python benchmarks/cifar10.py table --into {page}"
+
+
+def test_readme_has_the_table_if_and_only_if_there_is_one(published):
+    shown = tabling.found_blocks(README).get("cifar10 table", "")
+    assert bool(shown) == bool(published)
+
+
+def test_every_stored_file_belongs_to_a_row(published):
+    listed = {name for row in published for name in row["probabilities"]}
+    assert {path.name for path in RESULTS.glob("*.npz")} == listed
+
+
+# -- the story ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def explored() -> dict[str, dict[str, Any]]:
+    """The runs of exploration.json by name."""
+    runs = json.loads((RESULTS / "exploration.json").read_text(encoding="utf-8"))["runs"]
+    return {run["name"]: run for run in runs if run["network"] == "resnetpp-56x32"}
+
+
+def table_after(words: str) -> list[list[str]]:
+    """The cells of the first table of the page after some words, without its head."""
+    lines = DOCS[DOCS.index(words) :].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| "))
+    found = itertools.takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
+
+
+def agree(said: str, kept: float, digits: int = 3) -> bool:
+    """Whether a number of the page is one that is kept, in four digits: both were rounded from the same."""
+    return abs(float(said.replace(",", "")) - kept) < 0.5 * 10**-digits + 0.5 * 10**-4 * max(1.0, abs(kept))
+
+
+def scored(cell: str, sample: dict[str, Any], what: str) -> bool:
+    """Whether a cell as 94.1 / .211 has the scores of a sample."""
+    accuracy, nll = cell.split(" / ")
+    return agree(accuracy, 100 * sample[f"{what} accuracy"], 1) and agree(nll, sample[f"{what} nll"])
+
+
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        (
+            "**Thermostats that follow the step size.**",
+            {
+                ".02": "T0.02, thermostats that follow, 150 epochs",
+                ".05": "T0.05, thermostats that follow, 150 epochs",
+                ".03 from .3 (annealed)": "T0.03 from 0.3, thermostats that follow, 150 epochs",
+                ".05 from .2 (annealed)": "T0.05 from 0.2, thermostats that follow, 150 epochs",
+            },
+        ),
+        (
+            "**Exploring at T = 0, sampling at T.**",
+            {
+                ".02 after 0": "T0.02 after 0, thermostats that follow, 100 epochs",
+                ".05 after 0": "T0.05 after 0, thermostats that follow, 100 epochs",
+            },
+        ),
+    ],
+)
+def test_scores_of_short_runs_are_those_kept(explored, words, runs):
+    found = table_after(words)
+    assert [row[0] for row in found] == list(runs)
+    for name, *cells in found:
+        run = explored[runs[name]]
+        single = ", ".join(cells[:-2]).split(", ")
+        assert all(scored(cell, s, "single") for cell, s in zip(single, run["samples"], strict=True)), name
+        assert scored(cells[-2], run["samples"][-1], "predictive"), name
+        assert agree(cells[-1], run["training_loss"]), name
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "last"),
+    [("It was the wrong choice", "T.02-s.003, 1000 epochs", 1000), ("the row in the table.", "T.02 after 0", 950)],
+)
+def test_the_course_of_long_runs_is_the_one_kept(explored, words, name, last):
+    run = next(run for key, run in explored.items() if key.startswith(name) and "cycles" in run)
+    samples = {round(sample["epoch"]): sample for sample in run["samples"]}
+    cycles = {row[0]: row[1:] for row in run["cycles"]["rows"]}
+    found = table_after(words)
+    assert int(found[-1][0].replace(",", "")) == last
+    for epoch, single, average, highest, end, *rest in found:
+        at = int(epoch.replace(",", ""))
+        assert all(map(agree, (highest, end), cycles[at])), epoch
+        if at not in samples:
+            assert (single, average) == ("–", "–")
+            continue
+        count = sorted(samples).index(at) + 1
+        assert scored(single, samples[at], "single"), epoch
+        if count > 1:
+            assert average.endswith(f" ({count})")
+            assert scored(average.removesuffix(f" ({count})"), samples[at], "predictive"), epoch
+        assert agree(rest[-1], samples[at]["thermostat_q99"], -1 if len(rest) == 1 else 0), epoch
+        if len(rest) == 2:
+            assert agree(rest[0], samples[at]["kinetic_temperature"] / 0.02, 2), epoch
+
+
+def test_what_is_said_of_the_row_follows_from_its_readings(explored):
+    run = next(run for name, run in explored.items() if name.startswith("T.02 after 0"))
+    nll = np.array([sample["single nll"] for sample in run["samples"]])
+    cycle = np.arange(len(nll))
+    slope, level = np.polyfit(cycle, nll, 1)
+    error = np.sqrt(((nll - slope * cycle - level) ** 2).sum() / (len(nll) - 2) / ((cycle - cycle.mean()) ** 2).sum())
+    assert f"({slope:+.4f} ± {error:.4f} a cycle)".replace("0.", ".") in DOCS
+    virial = np.array([sample["configurational_temperature"] for sample in run["samples"]]) / 0.02
+    assert f"{virial.mean():.2f} ± {virial.std(ddof=1) / len(virial) ** 0.5:.2f} of T".replace("0.", ".") in DOCS
+    kinetic = [row[2] / 0.02 for row in run["trace"]["rows"] if row[0] > 150 and row[0] % 50 > 31]
+    assert f"up to {max(kinetic):.2f} T" in DOCS
+
+
+def test_the_nll_of_many_samples_is_foretold_by_few():
+    """What `explore.py` prints, on the samples of the row: from pairs, threes and all of them nearly the same limit."""
+    stored = np.load(RESULTS / "atmc-cold-0.npz")
+    probs = stored["probs"].astype(np.float64)[:, np.arange(len(stored["labels"])), stored["labels"]]
+    alone = [float(-np.log(each).mean()) for each in probs]
+    limits = {}
+    for n in (2, 3, len(probs)):
+        together = [-np.log(probs[list(some)].mean(0)).mean() for some in itertools.combinations(range(len(probs)), n)]
+        samples = [{"single": {"nll": np.mean(alone)}, "predictive": {"nll": np.mean(together)}}] * n
+        limits[n] = exploring.limit(samples)
+        assert limits[n] < np.mean(together)
+    assert max(limits.values()) - min(limits.values()) < 0.003
+    said = re.search(r"make a (\.\d+), (\.\d+) and (\.\d+)", exploring.limit.__doc__)
+    assert all(map(agree, said.groups(), limits.values()))
+    assert exploring.limit([samples[0]]) is None
