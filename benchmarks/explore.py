@@ -56,8 +56,8 @@ def limit(samples: list[dict[str, Any]]) -> float | None:
     """The NLL that the average of ever more such samples tends to, from two or more; None from fewer.
 
     The NLL of the average of n samples is nearly a + b/n, so the mean of the single ones, a + b, and that of all,
-    a + b/n, give a. (The 16 samples of the row atmc-cold: .295 alone, .229 in pairs, .209 in threes and .175 together,
-    which make a .164, .166 and .167: from few samples it comes out a little low.) With few, short cycles this says more
+    a + b/n, give a. (The 17 samples of the row atmc-cold: .254 alone, .209 in pairs, .195 in threes and .171 together,
+    which make a .165, .166 and .166: from few samples it comes out a little low.) With few, short cycles this says more
     about a long run than the average of those few.
     """
     n = len(samples)

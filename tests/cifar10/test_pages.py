@@ -112,15 +112,54 @@ def test_scores_of_short_runs_are_those_kept(explored, words, runs):
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "last"),
-    [("It was the wrong choice", "T.02-s.003, 1000 epochs", 1000), ("the row in the table.", "T.02 after 0", 950)],
+    ("words", "first", "columns"),
+    [
+        ("**Large steps for longer.**", "T{:g} after 0", ["many", "loss"]),
+        ("**T = 1.**", "T1 after 0, noisy Dirichlet {:g}", ["many"]),
+    ],
 )
-def test_the_course_of_long_runs_is_the_one_kept(explored, words, name, last):
-    run = next(run for key, run in explored.items() if key.startswith(name) and "cycles" in run)
+def test_scores_of_runs_that_explore_are_those_kept(explored, words, first, columns):
+    found = table_after(words)
+    assert len(found) > 2
+    for what, speed, hold, explore, one, two, both, *rest in found:
+        name = f"{first.format(float(what))}, speed {float(speed):g}, hold {float(hold):g}, explore {float(explore):g}"
+        run = explored.get(f"{name}, 100 epochs") or explored["T0.02 after 0, thermostats that follow, 100 epochs"]
+        samples = run["samples"]
+        assert all(scored(cell, sample, "single") for cell, sample in zip((one, two), samples, strict=True)), name
+        assert scored(both, samples[-1], "predictive"), name
+        parts = [{what: {"nll": sample[f"{what} nll"]} for what in ("single", "predictive")} for sample in samples]
+        kept = {"many": exploring.limit(parts), "loss": run["training_loss"]}
+        assert all(agree(cell, kept[column]) for cell, column in zip(rest, columns, strict=True)), name
+
+
+def test_the_run_that_was_the_row_before_is_kept(explored):
+    run = next(run for name, run in explored.items() if name.endswith("(the row atmc-cold as it was)"))
+    said = re.search(r"(\d+) samples with test (.+) together, and (.+) for the last", DOCS)
+    assert int(said[1]) == len(run["samples"])
+    assert scored(said[2], run["samples"][-1], "predictive")
+    assert scored(said[3], run["samples"][-1], "single")
+    now = next(run for name, run in explored.items() if name.endswith("(the row atmc-cold)"))
+    assert max(s["single nll"] for s in now["samples"]) < min(s["single nll"] for s in run["samples"])
+
+
+def test_neighbours_in_the_chain_differ_nearly_as_much_as_distant_samples():
+    labels = np.load(RESULTS / "atmc-cold-0.npz")["probs"].astype(np.float32).argmax(-1)
+    one, four, twelve = (100 * np.mean(labels[lag:] != labels[:-lag]) for lag in (1, 4, 12))
+    text = " ".join(DOCS.split())
+    assert f"disagree on {one:.1f} % of the test images, samples four cycles apart on {four:.1f} %, twelve" in text
+    assert f"cycles apart on {twelve:.1f} %" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("It was the wrong choice", "T.02-s.003, 1000 epochs"), ("the row in the table.", "(the row atmc-cold)")],
+)
+def test_the_course_of_long_runs_is_the_one_kept(explored, words, name):
+    run = next(run for key, run in explored.items() if name in key and "cycles" in run)
     samples = {round(sample["epoch"]): sample for sample in run["samples"]}
     cycles = {row[0]: row[1:] for row in run["cycles"]["rows"]}
     found = table_after(words)
-    assert int(found[-1][0].replace(",", "")) == last
+    assert found[-1][0] == "1,000"
     for epoch, single, average, highest, end, *rest in found:
         at = int(epoch.replace(",", ""))
         assert all(map(agree, (highest, end), cycles[at])), epoch
@@ -138,7 +177,7 @@ def test_the_course_of_long_runs_is_the_one_kept(explored, words, name, last):
 
 
 def test_what_is_said_of_the_row_follows_from_its_readings(explored):
-    run = next(run for name, run in explored.items() if name.startswith("T.02 after 0"))
+    run = next(run for name, run in explored.items() if "(the row atmc-cold)" in name)
     nll = np.array([sample["single nll"] for sample in run["samples"]])
     cycle = np.arange(len(nll))
     slope, level = np.polyfit(cycle, nll, 1)
@@ -146,7 +185,7 @@ def test_what_is_said_of_the_row_follows_from_its_readings(explored):
     assert f"({slope:+.4f} ± {error:.4f} a cycle)".replace("0.", ".") in DOCS
     virial = np.array([sample["configurational_temperature"] for sample in run["samples"]]) / 0.02
     assert f"{virial.mean():.2f} ± {virial.std(ddof=1) / len(virial) ** 0.5:.2f} of T".replace("0.", ".") in DOCS
-    kinetic = [row[2] / 0.02 for row in run["trace"]["rows"] if row[0] > 150 and row[0] % 50 > 31]
+    kinetic = [row[2] / 0.02 for row in run["trace"]["rows"] if row[0] > 150 and row[0] % 50 > 41]
     assert f"up to {max(kinetic):.2f} T" in DOCS
 
 
