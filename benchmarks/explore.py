@@ -112,6 +112,8 @@ def main() -> None:
             results[name] = {"recipe": recipe.to_dict(), "status": status, **read(folder)}
             (options.out / "explored.json").write_text(json.dumps(results, indent=1) + "\n")
             print(line(name, results[name]), flush=True)
+            if status == "interrupted":  # a signal means all of them
+                break
     except InputError as error:
         sys.exit(str(error))
     lasts = {name: r["samples"][-1]["predictive"]["nll"] for name, r in results.items() if r["samples"]}

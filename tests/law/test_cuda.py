@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+from . import schedules
 from .convergence import convergence
 from .gradient_noise import thermostat_exact
 from .harness import ALARM, Settings
@@ -53,6 +54,17 @@ def test_the_bias_is_of_second_order() -> None:
     measured = order(cuda, Settings("ATMC", h=0.24, m=2.0, d=3.0, c=math.sqrt(3.0), t=1.5, mu=1.5))
     assert measured.allows(4.0), str(measured)
     assert not measured.allows(2.0), str(measured)
+
+
+@pytest.mark.parametrize(("sampler", "c"), [("ATMC", math.inf), ("ATMC", 0.9), ("SGNHT", math.inf)])
+def test_the_law_does_not_depend_on_the_step_size(sampler: str, c: float) -> None:
+    verdict = schedules.invariance(Settings(sampler, c=c, **BASE), rows=4096, device="cuda")
+    assert verdict.passed, str(verdict)
+
+
+def test_a_cycle_that_explores_at_zero_ends_in_the_law() -> None:
+    verdict = schedules.explored(Settings("ATMC", c=0.9, **BASE), device="cuda")
+    assert verdict.passed, str(verdict)
 
 
 def test_no_lag_aligns_the_noise_with_the_devices_own_generator() -> None:

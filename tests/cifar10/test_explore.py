@@ -1,0 +1,64 @@
+"""`benchmarks/explore.py`, on scikit-learn's digits: runs in a row, what is kept of them, and how they are stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .rescored import exploring
+
+SMALL = [f"--set={s}" for s in ("data.validation=200", "schedule.epochs=4", "schedule.cycle_epochs=2")]
+SMALL += ["--set=schedule.burn_in_epochs=0", "--set=model.width=8"]
+
+
+def explore(monkeypatch: Any, out: Path, *arguments: str) -> dict[str, Any]:
+    monkeypatch.setattr(sys, "argv", ["explore.py", "digits-atmc", "--out", str(out), *SMALL, *arguments])
+    exploring.main()
+    return json.loads((out / "explored.json").read_text())
+
+
+def test_every_try_is_scored_on_held_out_images(monkeypatch, tmp_path, capsys):
+    tries = ("sampler.temperature=0.5", "sampler.temperature=0.1 sampler.speed=0.001")
+    found = explore(monkeypatch, tmp_path, *(f"--try={t}" for t in tries))
+    assert tuple(found) == tries
+    for name, result in found.items():
+        assert result["status"] == "done"
+        assert len(result["samples"]) == 2
+        assert f"sampler.temperature={result['recipe']['sampler']['temperature']:g}" in name
+        assert set(result["samples"][0]) >= {"epoch", "single", "predictive"}
+        assert exploring.limit(result["samples"]) is not None
+    said = capsys.readouterr().out
+    assert said.count("many: ") == 2
+    assert "lowest NLL on held-out images: sampler.temperature=" in said
+
+
+def test_a_signal_stops_all_tries_and_the_same_line_goes_on(monkeypatch, tmp_path):
+    tries = [f"--try=sampler.temperature={t}" for t in (0.5, 0.1)]
+
+    def interrupt() -> None:
+        log = tmp_path / "00" / "metrics.jsonl"
+        while not log.exists() or not log.read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=interrupt, daemon=True)
+    watcher.start()
+    found = explore(monkeypatch, tmp_path, "--set=schedule.epochs=12", *tries)
+    watcher.join()
+    assert [result["status"] for result in found.values()] == ["interrupted"]
+    assert found["sampler.temperature=0.5"]["curve"][-1]["epoch"] < 12
+    found = explore(monkeypatch, tmp_path, "--set=schedule.epochs=12", *tries)
+    assert [(result["status"], len(result["samples"])) for result in found.values()] == [("done", 6), ("done", 6)]
+
+
+def test_an_unknown_setting_is_one_line(monkeypatch, tmp_path):
+    with pytest.raises(SystemExit, match=r"sampler\.warmth"):
+        explore(monkeypatch, tmp_path, "--try=sampler.warmth=1")
