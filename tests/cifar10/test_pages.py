@@ -132,6 +132,18 @@ def test_scores_of_runs_that_explore_are_those_kept(explored, words, first, colu
         assert all(agree(cell, kept[column]) for cell, column in zip(rest, columns, strict=True)), name
 
 
+def test_what_is_said_in_short_is_what_was_found(explored):
+    names = (
+        "T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0, explore 0.6, 100 epochs",
+        "T0.02-s0.003, 100 epochs",
+        "T0.02, thermostats that follow, 150 epochs",
+        "T0.02 after 0, thermostats that follow, 100 epochs",
+        "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, 100 epochs",
+    )
+    for (what, nll, _), name in zip(table_after("## In short"), names, strict=True):
+        assert agree(nll, explored[name]["samples"][1]["predictive nll"]), what
+
+
 def test_the_run_that_was_the_row_before_is_kept(explored):
     run = next(run for name, run in explored.items() if name.endswith("(the row atmc-cold as it was)"))
     said = re.search(r"(\d+) samples with test (.+) together, and (.+) for the last", DOCS)
