@@ -14,6 +14,7 @@ that the time budget cut short.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -22,34 +23,64 @@ from pathlib import Path
 from typing import Any
 
 from atmc.chain import load_recipe, run
+from atmc.chain.rundir import RunDir
 from atmc.errors import InputError, RunError
+from atmc.posterior import metrics
 
 HELD_OUT = ["data.validation=5000", 'run.evaluate=["validation"]', "run.checkpoint_minutes=30"]
+READINGS = ("kinetic_temperature", "thermostat_q50", "thermostat_q99")
 SPARE = 15.0  # seconds: no run is begun with less time than that
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What the metrics of a run say."""
+    """What a run says of itself: scores of its samples in the order of epochs, whatever chain they are of."""
+    opened = RunDir.open(folder)
     found: dict[str, Any] = {"samples": [], "curve": [], "events": []}
-    speeds = []
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    speeds, taken = [], {}
+    for row in opened.metrics():
         kind = row["event"]
         if kind == "log":
-            readings = {
-                key: row[key] for key in ("kinetic_temperature", "thermostat_q50", "thermostat_q99") if key in row
-            }
+            readings = {key: row[key] for key in ("chain", *READINGS) if key in row}
             found["curve"].append({"epoch": round(row["epoch"], 1), "loss": row["loss"], **readings})
             speeds += [row["images_per_second"]] if row.get("images_per_second") else []
             found["seconds"] = row["seconds"]
         elif kind == "sample":
-            scores = row["scores"]["validation"]
-            rest = {key: row[key] for key in ("configurational_temperature", "silent_share") if key in row}
-            found["samples"].append({"epoch": round(row["epoch"], 1), **scores, **rest})
+            taken[row["chain"], row["index"]] = row
         elif kind not in ("start", "checkpoint", "end"):
             found["events"].append(row)
     found["images_per_second"] = statistics.median(speeds) if speeds else None
+    entries = opened.bank.entries
+    if entries:
+        probs, labels = opened.predictions("validation").double().numpy(), opened.labels("validation").numpy()
+        for number, entry in enumerate(entries, 1):
+            row = taken[entry.chain, entry.meta["index"]]
+            scores = {"single": probs[number - 1], "predictive": probs[:number].mean(0)}
+            found["samples"].append(
+                {
+                    "epoch": round(row["epoch"], 1),
+                    "chain": entry.chain,
+                    **{
+                        key: {"accuracy": metrics.accuracy(p, labels), "nll": metrics.nll(p, labels)}
+                        for key, p in scores.items()
+                    },
+                    **{key: row[key] for key in ("configurational_temperature", "silent_share") if key in row},
+                }
+            )
+        found["pairs"] = pairs(probs, labels, [entry.chain for entry in entries])
     return found
+
+
+def pairs(probs: Any, labels: Any, chains: list[int]) -> dict[str, float]:
+    """How much NLL averaging two samples saves against their mean: of one chain, and of two chains.
+
+    Where two chains save more, one chain alone does not get to all the places that there are.
+    """
+    alone = [metrics.nll(p, labels) for p in probs]
+    saved: dict[str, list[float]] = {"one chain": [], "two chains": []}
+    for i, j in itertools.combinations(range(len(probs)), 2):
+        together = metrics.nll((probs[i] + probs[j]) / 2, labels)
+        saved["one chain" if chains[i] == chains[j] else "two chains"].append((alone[i] + alone[j]) / 2 - together)
+    return {which: statistics.mean(values) for which, values in saved.items() if values}
 
 
 def limit(samples: list[dict[str, Any]]) -> float | None:
@@ -80,6 +111,8 @@ def line(name: str, result: dict[str, Any]) -> str:
         text += f"  ({len(result['samples'])} samples)"
     if (expected := limit(result["samples"])) is not None:
         text += f"  many: {expected:.3f}"
+    if "two chains" in result.get("pairs", {}):
+        text += "  two averaged save " + ", ".join(f"{nll:.4f} ({which})" for which, nll in result["pairs"].items())
     if result["events"]:
         text += f"  {len(result['events'])} × {result['events'][-1]['event']}"
     return text

@@ -29,13 +29,15 @@ def test_the_papers_cifar10_run_has_17_samples_from_epoch_200_on() -> None:
     assert len(found.cycle_ends) == 20
 
 
-def test_cyclic_steps_are_those_of_the_torch_scheduler() -> None:
-    found = schedule(num_data=1280, epochs=6, cycle_epochs=2)
+@pytest.mark.parametrize(("hold", "warmup"), [(0.0, 0), (0.6, 0), (0.6, 1), (0.3, 3)])
+def test_cyclic_steps_are_those_of_the_torch_scheduler(hold: float, warmup: int) -> None:
+    plan = {"hold_fraction": hold, "cycle_warmup_epochs": warmup}
+    found = schedule(num_data=1280, epochs=12, cycle_epochs=4, **plan)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=1e-3)
-    scheduler = CyclicCosine(optimizer, 20)
+    scheduler = CyclicCosine(optimizer, 40, hold=hold, warmup=warmup / 4)
     expected = []
-    for _ in range(60):
+    for _ in range(120):
         expected.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()

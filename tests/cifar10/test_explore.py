@@ -40,6 +40,23 @@ def test_every_try_is_scored_on_held_out_images(monkeypatch, tmp_path, capsys):
     assert "lowest NLL on held-out images: sampler.temperature=" in said
 
 
+def test_samples_of_several_chains_are_averaged_together(monkeypatch, tmp_path, capsys):
+    found = explore(monkeypatch, tmp_path, "--set=chains=2")["as it is"]
+    assert [(sample["epoch"], sample["chain"]) for sample in found["samples"]] == [(2, 0), (2, 1), (4, 0), (4, 1)]
+    run = exploring.RunDir.open(tmp_path / "00")
+    probs, labels = run.predictions("validation").double(), run.labels("validation")
+    own = probs[:, range(len(labels)), labels]
+    nll = [float(-own[:n].mean(0).log().mean()) for n in (1, 2, 3, 4)]
+    assert [sample["predictive"]["nll"] for sample in found["samples"]] == pytest.approx(nll)
+    alone = -own.log().mean(1)
+    saved = (
+        float(alone[[0, 2]].mean() + own[[0, 2]].mean(0).log().mean()),
+        float(alone[[1, 3]].mean() + own[[1, 3]].mean(0).log().mean()),
+    )
+    assert found["pairs"]["one chain"] == pytest.approx(sum(saved) / 2)
+    assert "(two chains)" in capsys.readouterr().out
+
+
 def test_a_signal_stops_all_tries_and_the_same_line_goes_on(monkeypatch, tmp_path):
     tries = [f"--try=sampler.temperature={t}" for t in (0.5, 0.1)]
 

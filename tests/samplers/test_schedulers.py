@@ -79,9 +79,28 @@ def test_only_a_sampler_explores():
     param = torch.nn.Parameter(torch.zeros(3))
     with pytest.raises(ValueError, match="group 0 has no temperature"):
         atmc.CyclicCosine(torch.optim.SGD([param], lr=0.1), cycle=10, explore=0.5)
-    for wrong in (1.0, -0.1, float("nan"), "half"):
-        with pytest.raises(ValueError, match="explore"):
-            atmc.CyclicCosine(atmc.ATMC([param]), cycle=10, explore=wrong)
+    atmc.CyclicCosine(torch.optim.SGD([param], lr=0.1), cycle=10, hold=0.5, warmup=0.1)
+
+
+@pytest.mark.parametrize("share", ["explore", "hold", "warmup"])
+@pytest.mark.parametrize("wrong", [1.0, -0.1, float("nan"), "half"])
+def test_shares_of_a_cycle_are_below_one(share, wrong):
+    with pytest.raises(ValueError, match=share):
+        atmc.CyclicCosine(atmc.ATMC([torch.nn.Parameter(torch.zeros(3))]), cycle=10, **{share: wrong})
+
+
+def test_a_cycle_that_warms_up_and_holds(make, kit):
+    params = kit.problem(large=False)
+    sampler = make(params)
+    first = sampler.param_groups[0]["lr"]
+    schedule = atmc.CyclicCosine(sampler, cycle=10, hold=0.5, warmup=0.3)
+    found = []
+    for step in range(20):
+        found.append(sampler.param_groups[0]["lr"] / first)
+        kit.run(sampler, params, 1, start=step)
+        schedule.step()
+    down = [0.5 * (1 + math.cos(math.pi * k / 5)) for k in range(1, 5)]
+    assert found == pytest.approx([1 / 3, 2 / 3, 1.0, 1.0, 1.0, 1.0, *down] * 2)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
