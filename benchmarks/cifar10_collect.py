@@ -202,6 +202,7 @@ def describe(
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
         "samples": min(len(found.probs) for found in predictors),
         "epochs": min(epochs(one) for one in runs),
+        "chains": min(sum(len(part.chains) for part in parts) for parts in groups),  # that are averaged
         "status": "done" if all(one.run.status == "done" for one in runs) else "unfinished",
         "seeds": [part.seed for parts in groups for part in parts],
         "gpu_seconds": round(sum(part.seconds for parts in groups for part in parts), 1),

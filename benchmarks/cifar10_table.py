@@ -77,6 +77,7 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
         "spread": _spread(each),
         "samples": 1 if kind == LAST else collected["samples"],
+        "chains": 1 if kind == LAST else collected["chains"],
         **{key: collected[key] for key in ("epochs", "status", "seeds", "gpu_seconds", "device", "versions", "recipe")},
         "probabilities": files,
         "paper": paper_numbers(recipe, kind),
@@ -171,13 +172,14 @@ def table_markdown(rows: Sequence[Row]) -> str:
             row["augment"],
             *(shown(row, score) for score in SCORES),
             str(row["samples"]),
-            f"{row['epochs']:g}",
+            f"{row['epochs']:g}" if row["chains"] == 1 else f"{row['chains']} × {row['epochs']:g}",
             str(_count(row)),
             duration(row["gpu_seconds"]),
             "–" if paper is None else f"{100 * paper['accuracy']:.1f} / {paper['nll']:.3f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"All runs together: {duration(total_seconds(rows))} on {', '.join(devices(rows))}."])
+    total = f"The runs of these rows together: {duration(total_seconds(rows))} on {', '.join(devices(rows))}."
+    return "\n".join([*lines, "", total])
 
 
 def outside_markdown(rows: Sequence[Row]) -> str:

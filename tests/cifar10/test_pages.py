@@ -162,6 +162,25 @@ def test_neighbours_in_the_chain_differ_nearly_as_much_as_distant_samples():
     assert f"cycles apart on {twelve:.1f} %" in text
 
 
+def test_another_start_brings_more_than_another_sample():
+    stored = np.load(RESULTS / "atmc-cold-0.npz")
+    chain, labels = stored["probs"].astype(np.float64), stored["labels"]
+    other = np.load(RESULTS / "sgd-0.npz")["probs"].astype(np.float64)
+    differ = 100 * np.mean(chain.argmax(-1) != other.argmax(-1))
+    before, after = (
+        float(-np.log(p.mean(0)[np.arange(len(labels)), labels]).mean())
+        for p in (chain, np.concatenate([chain, other]))
+    )
+    said = f"on {differ:.1f} %, and as an {len(chain) + 1}th member it takes {before:.4f} to {after:.4f}"
+    assert said.replace("0.", ".") in " ".join(DOCS.split())
+
+
+def test_positions_were_not_at_their_temperature(explored):
+    samples = explored["T0.02, thermostats that follow, 150 epochs"]["samples"]
+    one, two, three = (f"{s['configurational_temperature'] / 0.02:.2f}".removeprefix("0") for s in samples)
+    assert f"was {one}, {two} and {three} of T at the three samples" in " ".join(DOCS.split())
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [("It was the wrong choice", "T.02-s.003, 1000 epochs"), ("the row in the table.", "(the row atmc-cold)")],
