@@ -7,14 +7,15 @@ Each `--try` is one run of the recipe with these settings on top of those of `--
 run. Runs hold out 5,000 training images and are scored on them: the test set is not touched. One process compiles once,
 and runs that follow one another are faster than runs that share a GPU. `explored.json` in the folder is written after
 each run: settings, scores of every sample, training loss and readings by epoch, what went wrong. A line for each run is
-printed, with the NLL to be expected of many samples (`limit`). Called again with the same folder it goes on with runs
+printed, with the NLL to be expected of many samples (`limit`), and where a run has several chains with what two of them
+gain over one (`atmc.posterior.diagnostics.gain_of_pairs`). Called again with the same folder it goes on with runs
 that the time budget cut short.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import dataclasses
 import json
 import statistics
 import sys
@@ -26,6 +27,7 @@ from atmc.chain import load_recipe, run
 from atmc.chain.rundir import RunDir
 from atmc.errors import InputError, RunError
 from atmc.posterior import metrics
+from atmc.posterior.diagnostics import gain_of_pairs
 
 HELD_OUT = ["data.validation=5000", 'run.evaluate=["validation"]', "run.checkpoint_minutes=30"]
 READINGS = ("kinetic_temperature", "thermostat_q50", "thermostat_q99")
@@ -66,21 +68,9 @@ def read(folder: Path) -> dict[str, Any]:
                     **{key: row[key] for key in ("configurational_temperature", "silent_share") if key in row},
                 }
             )
-        found["pairs"] = pairs(probs, labels, [entry.chain for entry in entries])
+        pairs = gain_of_pairs(probs, labels, [entry.chain for entry in entries])
+        found["pairs"] = None if pairs is None else dataclasses.asdict(pairs)
     return found
-
-
-def pairs(probs: Any, labels: Any, chains: list[int]) -> dict[str, float]:
-    """How much NLL averaging two samples saves against their mean: of one chain, and of two chains.
-
-    Where two chains save more, one chain alone does not get to all the places that there are.
-    """
-    alone = [metrics.nll(p, labels) for p in probs]
-    saved: dict[str, list[float]] = {"one chain": [], "two chains": []}
-    for i, j in itertools.combinations(range(len(probs)), 2):
-        together = metrics.nll((probs[i] + probs[j]) / 2, labels)
-        saved["one chain" if chains[i] == chains[j] else "two chains"].append((alone[i] + alone[j]) / 2 - together)
-    return {which: statistics.mean(values) for which, values in saved.items() if values}
 
 
 def limit(samples: list[dict[str, Any]]) -> float | None:
@@ -111,8 +101,8 @@ def line(name: str, result: dict[str, Any]) -> str:
         text += f"  ({len(result['samples'])} samples)"
     if (expected := limit(result["samples"])) is not None:
         text += f"  many: {expected:.3f}"
-    if "two chains" in result.get("pairs", {}):
-        text += "  two averaged save " + ", ".join(f"{nll:.4f} ({which})" for which, nll in result["pairs"].items())
+    if gain := result.get("pairs"):
+        text += f"  two together gain {gain['one']:.4f} (one chain), {gain['two']:.4f} (two; p = {gain['p_value']:.2g})"
     if result["events"]:
         text += f"  {len(result['events'])} × {result['events'][-1]['event']}"
     return text

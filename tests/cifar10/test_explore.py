@@ -53,8 +53,8 @@ def test_samples_of_several_chains_are_averaged_together(monkeypatch, tmp_path, 
         float(alone[[0, 2]].mean() + own[[0, 2]].mean(0).log().mean()),
         float(alone[[1, 3]].mean() + own[[1, 3]].mean(0).log().mean()),
     )
-    assert found["pairs"]["one chain"] == pytest.approx(sum(saved) / 2)
-    assert "(two chains)" in capsys.readouterr().out
+    assert found["pairs"]["one"] == pytest.approx(sum(saved) / 2)
+    assert "two together gain" in capsys.readouterr().out
 
 
 def test_a_signal_stops_all_tries_and_the_same_line_goes_on(monkeypatch, tmp_path):

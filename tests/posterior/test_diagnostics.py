@@ -9,7 +9,15 @@ from arviz_stats.base import array_stats
 from scipy.spatial.distance import cdist
 
 from atmc.posterior import metrics
-from atmc.posterior.diagnostics import by_chain, ess, exchangeability_test, gain_of_doubling, mixing, rhat
+from atmc.posterior.diagnostics import (
+    by_chain,
+    ess,
+    exchangeability_test,
+    gain_of_doubling,
+    gain_of_pairs,
+    mixing,
+    rhat,
+)
 from atmc.posterior.geometry import cosine_distances, distance_by_lag, neighbour_ratio
 
 
@@ -139,6 +147,48 @@ def test_gain_of_doubling_predicts_the_gain() -> None:
     same = np.repeat(many[:1], 6, axis=0)
     assert gain_of_doubling(same, labels)[0] == pytest.approx(0.0, abs=1e-12)
     assert np.isnan(gain_of_doubling(many[:1], labels)[0])
+
+
+def chains_apart(
+    own: float, chains: int = 4, draws: int = 5, seed: int = 9
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Samples whose logits scatter around their chain's, which lie `own` away from each other; calibrated labels."""
+    rng = np.random.default_rng(seed)
+    base, place = 1.5 * rng.normal(size=(1, 1, 500, 4)), own * rng.normal(size=(1, chains, 500, 4))
+    probs = softmax(base + place + rng.normal(size=(draws, chains, 500, 4))).reshape(-1, 500, 4)
+    labels = np.array([rng.choice(4, p=row) for row in probs.mean(0)])
+    return probs, labels, list(range(chains)) * draws
+
+
+def test_pairs_of_two_chains_gain_more_where_chains_lie_apart() -> None:
+    probs, labels, chains = chains_apart(own=1.0)
+    found = gain_of_pairs(probs, labels, chains)
+    assert found is not None
+    pairs = [(i, j) for i in range(len(probs)) for j in range(i)]
+    gains = {
+        pair: np.mean([metrics.nll(probs[k], labels) for k in pair]) - metrics.nll(probs[list(pair)].mean(0), labels)
+        for pair in pairs
+    }
+    assert found.one == pytest.approx(np.mean([gains[i, j] for i, j in pairs if chains[i] == chains[j]]), rel=1e-9)
+    assert found.two == pytest.approx(np.mean([gains[i, j] for i, j in pairs if chains[i] != chains[j]]), rel=1e-9)
+    assert found.more > 0.3
+    assert found.p_value == 0.001
+
+
+def test_pairs_of_chains_that_mix_gain_alike() -> None:
+    """By chance one run in a hundred is called different at 0.01."""
+    found = [gain_of_pairs(*chains_apart(own=0.0, seed=seed), orders=199) for seed in range(30)]
+    assert sum(f is not None and f.p_value <= 0.01 for f in found) <= 3
+    assert abs(np.mean([f.more for f in found if f is not None])) < 0.02
+
+
+def test_pairs_need_two_chains_and_two_samples_of_one() -> None:
+    probs, labels, _ = chains_apart(own=0.0, chains=2, draws=2)
+    assert gain_of_pairs(probs, labels, [0, 0, 0, 0]) is None
+    assert gain_of_pairs(probs, labels, [0, 1, 2, 3]) is None
+    found = gain_of_pairs(probs, labels, [0, 1, 0, 1])
+    assert found is not None
+    assert found.p_value > 0.2  # three ways to deal out four samples prove nothing
 
 
 def test_cosine_distances_are_scipys() -> None:

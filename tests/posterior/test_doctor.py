@@ -26,7 +26,7 @@ from atmc.chain.settings import (
 from atmc.errors import InputError
 from atmc.posterior import Posterior, metrics
 from atmc.posterior.advice import LEVELS, Advice, words
-from atmc.posterior.diagnostics import gain_of_doubling, mixing
+from atmc.posterior.diagnostics import PairGains, gain_of_doubling, mixing
 from atmc.posterior.doctor import doctor, examine
 from atmc.posterior.traces import Level, Trend
 from atmc.posterior.vitals import Vitals, last_ahead
@@ -183,6 +183,19 @@ def test_a_drifting_chain_and_disagreeing_chains_are_found() -> None:
     apart = softmax(base + offset + 0.5 * rng.normal(size=(20, 200, 5)))
     two = healthy(mixing=mixing(apart, chains=[0] * 10 + [1] * 10), chains=2)
     assert "chains" in find(two, "do not predict alike").title
+    few = mixing(apart[[0, 1, 2, 3, 10, 11, 12, 13]], chains=[0] * 4 + [1] * 4)
+    assert not np.isfinite(few.rhat_loss)
+    assert "nan" not in str(doctor(healthy(mixing=replace(few, p_value=0.001), chains=2)))  # too short for an R-hat
+
+
+def test_chains_that_keep_to_places_of_their_own() -> None:
+    found = find(healthy(chains=4, pairs=PairGains(0.042, 0.050, 0.001)), "places of its own")
+    assert found.level == "note"
+    assert "more chains" in found.action
+    assert "0.0420" in found.evidence
+    for alike in (PairGains(0.042, 0.050, 0.2), PairGains(0.042, 0.043, 0.001)):
+        assert find(healthy(chains=4, pairs=alike), "Chains find no places").level == "ok"
+    assert "places" not in " ".join(titles(healthy()))
 
 
 def test_scores_that_tell_of_trouble() -> None:

@@ -173,6 +173,50 @@ def gain_of_doubling(probs: Any, labels: Any, halves: int = 20, seed: int = 0) -
     return factor * (float(np.mean(half)) - whole), factor * float(np.std(half))
 
 
+@dataclass(frozen=True)
+class PairGains:
+    """How much lower the NLL of two samples' average is than the mean of theirs, in nats: a mean over pairs."""
+
+    one: float  # both of one chain
+    two: float  # of different chains
+    p_value: float  # of a difference as large if the samples were dealt out to the chains at random
+
+    @property
+    def more(self) -> float:
+        """What a sample of another chain brings that one of the same chain does not, as a share of the latter."""
+        return (self.two - self.one) / self.one if self.one > 0 else float("nan")
+
+
+def gain_of_pairs(
+    probs: Any, labels: Any, chains: Sequence[int], orders: int = 999, seed: int = 0, most: int = 64
+) -> PairGains | None:
+    """Does a chain get to where the others are? What two samples gain together, of one chain and of two.
+
+    If every chain visits all that the posterior has, it does not matter whose samples are averaged. Where two chains
+    gain more, each keeps to places of its own for as long as it ran, and several short chains do better than a long one
+    for the same number of samples. None without two chains and two samples of one. At most the last `most` samples.
+    """
+    array, owner = check_samples(probs)[-most:], np.asarray(chains)[-most:]
+    y = check_labels(labels, *array.shape[1:])
+    own = np.stack([np.maximum(p[np.arange(y.size), y], floor_of(array)) for p in each_sample(array)])  # [K, N]
+    first, second = np.triu_indices(len(own), k=1)
+    same = owner[first] == owner[second]
+    if same.all() or not same.any():
+        return None
+    alone = -np.log(own).mean(axis=1)
+    gains = np.empty(first.size)
+    for place, (i, j) in enumerate(zip(first, second, strict=True)):
+        gains[place] = (alone[i] + alone[j]) / 2 + np.log((own[i] + own[j]) / 2).mean()
+    measured = gains[~same].mean() - gains[same].mean()
+    rng = np.random.default_rng(seed)
+    as_large = 0
+    for _ in range(orders):
+        dealt = rng.permutation(owner)
+        alike = dealt[first] == dealt[second]
+        as_large += gains[~alike].mean() - gains[alike].mean() >= measured
+    return PairGains(float(gains[same].mean()), float(gains[~same].mean()), (1 + as_large) / (1 + orders))
+
+
 def _arviz() -> Any:
     """arviz's statistics on arrays; imported here, since it takes a second or two."""
     from importlib import import_module

@@ -38,6 +38,7 @@ QUESTIONS: tuple[Callable[[Vitals], list[Advice]], ...] = (
     samples.distinct,
     samples.learned,
     samples.averaging,
+    samples.reached,
     samples.calibrated,
     samples.what_was_sampled,
 )

@@ -29,10 +29,9 @@ def mixed(v: Vitals) -> list[Advice]:
         return []
     who = "The chains, and the halves of each," if m.chains > 1 else "The first and the second half of the chain"
     typical = middle(m.rhat)
-    evidence = (
-        f"R-hat is {m.rhat_loss:.2f} for the loss and {typical:.2f} for the median {v.split} example; "
-        f"reordering the {m.samples} samples at random looks as uneven with probability {m.p_value:.2g}."
-    )
+    evidence = f"Reordering the {m.samples} samples at random looks as uneven with probability {m.p_value:.2g}."
+    if np.isfinite(m.rhat_loss) and np.isfinite(typical):  # chains of a few samples have none
+        evidence += f" R-hat is {m.rhat_loss:.2f} for the loss and {typical:.2f} for the median {v.split} example."
     if m.p_value < SIGNIFICANT and not max(m.rhat_loss, typical) <= 1.1:
         action = "Lengthen schedule.burn_in_epochs and schedule.cycle_epochs"
         if m.chains > 1:
@@ -115,6 +114,21 @@ def averaging(v: Vitals) -> list[Advice]:
         return [Advice("note", "More samples would still help", evidence, action, "likely")]
     evidence += f" Twice as many would gain about {max(more, 0.0):.3f}."
     return [Advice("ok", "Averaging helps, and there are samples enough", evidence)]
+
+
+def reached(v: Vitals) -> list[Advice]:
+    """Does each chain get to where the others are?"""
+    p = v.pairs
+    if p is None or v.samples < FEW:
+        return []
+    evidence = (
+        f"On {v.split} the NLL of two samples together is {p.one:.4f} below their own if they are of one chain, and "
+        f"{p.two:.4f} if they are of two; dealt out at random, chains differ as much with probability {p.p_value:.2g}."
+    )
+    if p.p_value < SIGNIFICANT and p.more > 0.05:
+        action = "For the same number of epochs, more chains (a larger chains) do better than longer ones."
+        return [Advice("note", "Each chain keeps to places of its own", evidence, action, words(p.p_value))]
+    return [Advice("ok", "Chains find no places that one of them does not", evidence)]
 
 
 def calibrated(v: Vitals) -> list[Advice]:

@@ -15,7 +15,7 @@ from atmc.chain.settings import inertia, noise_level
 from atmc.errors import InputError
 from atmc.posterior import traces
 from atmc.posterior.calibration import CalibrationBins
-from atmc.posterior.diagnostics import Mixing, gain_of_doubling, mixing
+from atmc.posterior.diagnostics import Mixing, PairGains, gain_of_doubling, gain_of_pairs, mixing
 from atmc.posterior.geometry import cosine_distances, neighbour_ratio
 from atmc.posterior.metrics import calibration_bins, nll_each, predictive, summary
 
@@ -63,6 +63,7 @@ class Vitals:
     scores: dict[str, Any] | None = None  # `metrics.summary`
     bins: CalibrationBins | None = None
     doubling: tuple[float, float] = (NAN, NAN)
+    pairs: PairGains | None = None  # with several chains
     last_ahead: tuple[float, float] = (NAN, NAN)  # NLL of all less that of the last sample: mean, standard error
 
     @property
@@ -142,6 +143,7 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
         scores=summary(probs, labels),
         bins=calibration_bins(predictive(probs), labels),
         doubling=gain_of_doubling(probs, labels),
+        pairs=gain_of_pairs(probs, labels, chains) if chains is not None else None,
         last_ahead=last_ahead(probs, labels),
     )
 
