@@ -39,6 +39,7 @@ class Line:
     name: str
     kind: str
     sampler: str
+    chains: int  # that are averaged
     predictors: list[Predictor]
     colour: str
 
@@ -65,7 +66,7 @@ def lines_of(folder: Path, ink: Ink) -> list[Line]:
         raise InputError(f"{folder} holds no rows yet: begin with python benchmarks/cifar10.py collect")
     collected = {row["row"]: load_predictors(folder, row) for row in load_rows(folder)}
     return [
-        Line(_name(row), row["kind"], row["sampler"], collected[row["run"]], ink.series(i))
+        Line(_name(row), row["kind"], row["sampler"], row["chains"], collected[row["run"]], ink.series(i))
         for i, row in enumerate(rows)
     ]
 
@@ -121,19 +122,23 @@ def against_samples(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
 def against_epochs(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
     """A score at the epoch of each sample: solid the average so far, dashed the sample alone. Overfitting would rise.
 
-    The networks of an ensemble are trained side by side, so that it is one point, as a single network is.
+    Epochs are those of all chains together, and samples that chains take at the same time make one point. So do the
+    networks of an ensemble, which are trained side by side.
     """
-    with sheet(ink, WIDE, "Epochs", f"{TITLES[score]} (dashed: each sample alone)") as (figure, axes):
+    title = f"{TITLES[score]} (dashed: each sample alone)"
+    with sheet(ink, WIDE, "Epochs, of all chains together", title) as (figure, axes):
         for line in lines:
-            epochs = line.predictors[0].epochs
             average = by_samples(line.predictors)[score]
-            epochs = epochs[: len(average)]
+            epochs = line.predictors[0].epochs[: len(average)] * line.chains
             if line.kind in (NETWORK, ENSEMBLE) or not line.averages:
                 axes.plot(epochs[-1:], average[-1:], **_style(line, linestyle="none"))
                 continue
             alone = np.mean([found.singles()[score][: len(average)] for found in line.predictors], axis=0)
-            axes.plot(epochs, average, **_style(line))
-            axes.plot(epochs, alone, **_style(line, linestyle=(0, (3, 2)), markerfacecolor="none", label=None))
+            times = np.unique(epochs)
+            each = [np.flatnonzero(epochs == time) for time in times]
+            axes.plot(times, [average[same[-1]] for same in each], **_style(line))
+            dashed = _style(line, linestyle=(0, (3, 2)), markerfacecolor="none", label=None)
+            axes.plot(times, [alone[same].mean() for same in each], **dashed)
         return _finished(figure, axes, score)
 
 

@@ -6,6 +6,7 @@ It is run on small real runs (the digits recipe shrunk to seconds), and what com
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -90,6 +91,14 @@ def test_one_rule_gives_every_row(stored):
     for row in rows:
         assert {score: row[score] for score in storing.SCORES} == pytest.approx(recompute(stored.folder, row))
         assert len(np.load(stored.folder / row["probabilities"][0])["probs"]) == row["samples"]
+
+
+def test_epochs_are_those_of_all_chains_that_are_averaged(stored):
+    found = {(row["run"], row["kind"]): row["chains"] for row in stored.rows}
+    assert found["ensemble", "ensemble"] == 2
+    assert found["sgd", "network"] == found["atmc", "posterior predictive"] == 1
+    ensemble = row_of(stored.rows, "ensemble", "ensemble")
+    assert f"| 2 × {ensemble['epochs']:g} |" in tabling.blocks(stored.rows)["cifar10 table"]
 
 
 def test_a_row_says_how_it_was_made(stored, runs):
@@ -324,3 +333,15 @@ def test_figures_are_drawn_from_what_is_stored(stored, tmp_path):
     assert "ATMC, ResNet++-8×2" in calibration
     assert "Deep ensemble" not in calibration  # the paper's figure: predictive and trained networks
     assert "Deep ensemble" in written["nll-samples.svg"].decode()
+
+
+def test_samples_that_chains_take_at_the_same_time_are_one_point(stored):
+    row = next(row for row in storing.load_rows(stored.folder) if row["row"] == "atmc")
+    found = dataclasses.replace(storing.load_predictors(stored.folder, row)[0], epochs=np.float32([2, 2, 4]))
+    line = drawing.Line("two chains", "posterior predictive", "atmc", 2, [found], "black")
+    figure = drawing.against_epochs([line], "nll", drawing.Ink.paper())
+    average, alone = ((drawn.get_xdata(), drawn.get_ydata()) for drawn in figure.axes[0].lines[:2])
+    assert list(average[0]) == list(alone[0]) == [4, 8]  # epochs of both
+    growing, singles = found.growing()["nll"], found.singles()["nll"]
+    assert list(average[1]) == pytest.approx([growing[1], growing[2]])
+    assert list(alone[1]) == pytest.approx([np.mean(singles[:2]), singles[2]])

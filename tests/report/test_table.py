@@ -27,6 +27,14 @@ def test_the_temperature_before_is_said_too():
     assert json.loads(table.as_json(rows))[2]["temperature_before"] == 0.0
 
 
+def test_epochs_of_several_chains_are_counted():
+    """What the average of four chains cost is four times the epochs of one; one sample comes from one of them."""
+    rows = table.rows((replace(run(), chains=4, epochs=250.0), replace(run(), chains=1, epochs=1000.0)))
+    assert [table.cells(row)[8] for row in rows] == ["250", "4 × 250", "1000", "1000"]
+    assert r"4 $\times$ 250" in table.latex(rows)
+    assert [entry["chains"] for entry in json.loads(table.as_json(rows))] == [1, 4, 1, 1]
+
+
 def test_an_ensemble_of_trained_networks_is_not_called_a_posterior():
     rows = table.rows((run(method="SGD", samples=4, temperature=None),))
     assert [row.row for row in rows] == ["SGD (one network)", "SGD (ensemble)"]

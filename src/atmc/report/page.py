@@ -25,7 +25,12 @@ def render(data: ReportData) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"percent": _percent, "duration": table.duration, "datauri": _data_uri}
+    environment.filters |= {
+        "percent": _percent,
+        "duration": table.duration,
+        "epochs": table.epochs_shown,
+        "datauri": _data_uri,
+    }
     ink = Ink.page()
     drawn = {plot.name: Markup(page_svg(plot.draw(ink), plot.name, plot.label)) for plot in plots(data)}
     rows = table.rows(data.runs)

@@ -25,7 +25,8 @@ class Row:
     brier: float
     ece: float
     samples: int
-    epochs: float
+    chains: int  # that they come from
+    epochs: float  # of each chain
     seconds: float | None
     seed: int
 
@@ -54,6 +55,7 @@ def _row(run: RunFacts, label: str, scores: Scores, samples: int) -> Row:
         temperature_before=run.temperature_before,
         augment=run.augment,
         samples=samples,
+        chains=1 if samples == 1 else run.chains,
         epochs=run.epochs,
         seconds=run.seconds,
         seed=run.seed,
@@ -101,6 +103,11 @@ def temperature_shown(of: Row | RunFacts) -> str:
     return "–" if of.temperature is None else temperature_said(of.temperature, of.temperature_before)
 
 
+def epochs_shown(of: Row | RunFacts) -> str:
+    """Epochs of a chain, and how many chains there were of them: 4 × 250."""
+    return f"{of.epochs:g}" if of.chains == 1 else f"{of.chains} × {of.epochs:g}"
+
+
 def duration(seconds: float | None) -> str:
     """Seconds as people say them."""
     if seconds is None or not math.isfinite(seconds):
@@ -122,7 +129,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.augment,
         *(shown(row, score) for score in SCORES),
         str(row.samples),
-        f"{row.epochs:g}",
+        epochs_shown(row),
         duration(row.seconds),
     )
 
@@ -146,7 +153,7 @@ def _markdown_escape(text: str) -> str:
     return " ".join(text.split())
 
 
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "×": r"$\times$"}
 _LATEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 
