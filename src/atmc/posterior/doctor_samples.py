@@ -126,7 +126,7 @@ def reached(v: Vitals) -> list[Advice]:
         f"{p.two:.4f} if they are of two; dealt out at random, chains differ as much with probability {p.p_value:.2g}."
     )
     if p.p_value < SIGNIFICANT and p.more > 0.05:
-        action = "For the same number of epochs, more chains (a larger chains) do better than longer ones."
+        action = "More chains (a larger chains) bring more than longer ones, as far as their burn-in allows."
         return [Advice("note", "Each chain keeps to places of its own", evidence, action, words(p.p_value))]
     return [Advice("ok", "Chains find no places that one of them does not", evidence)]
 
