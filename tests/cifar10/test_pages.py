@@ -175,6 +175,13 @@ def test_another_start_brings_more_than_another_sample():
     assert said.replace("0.", ".") in " ".join(DOCS.split())
 
 
+def test_two_chains_gain_more_than_one_in_small():
+    runs = json.loads((RESULTS / "exploration.json").read_text(encoding="utf-8"))["runs"]
+    gain = next(run for run in runs if "four chains of 60 epochs" in run["name"])["pairs"]
+    said = f"{gain['one']:.3f} and {gain['two']:.3f} on held-out images (p = {gain['p_value']:.2f})".replace("0.", ".")
+    assert said in DOCS
+
+
 def test_positions_were_not_at_their_temperature(explored):
     samples = explored["T0.02, thermostats that follow, 150 epochs"]["samples"]
     one, two, three = (f"{s['configurational_temperature'] / 0.02:.2f}".removeprefix("0") for s in samples)
