@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from atmc.chain.settings import recipe_from_dict, temperature_before, temperature_said
+from atmc.report.table import epochs_said
 from cifar10_rows import SCORES, Predictor, Row, by_predictor, load_predictors, load_rows, save_json, save_predictor
 
 NETWORK, LAST, PREDICTIVE, ENSEMBLE = "network", "last sample", "posterior predictive", "ensemble"
@@ -172,7 +173,7 @@ def table_markdown(rows: Sequence[Row]) -> str:
             row["augment"],
             *(shown(row, score) for score in SCORES),
             str(row["samples"]),
-            f"{row['epochs']:g}" if row["chains"] == 1 else f"{row['chains']} × {row['epochs']:g}",
+            epochs_said(row["epochs"], row["chains"]),
             str(_count(row)),
             duration(row["gpu_seconds"]),
             "–" if paper is None else f"{100 * paper['accuracy']:.1f} / {paper['nll']:.3f}",

@@ -30,6 +30,7 @@ from atmc.posterior import metrics
 from atmc.posterior.diagnostics import gain_of_pairs
 
 HELD_OUT = ["data.validation=5000", 'run.evaluate=["validation"]', "run.checkpoint_minutes=30"]
+SCORES = ("accuracy", "nll")
 READINGS = ("kinetic_temperature", "thermostat_q50", "thermostat_q99")
 SPARE = 15.0  # seconds: no run is begun with less time than that
 
@@ -53,18 +54,17 @@ def read(folder: Path) -> dict[str, Any]:
     found["images_per_second"] = statistics.median(speeds) if speeds else None
     entries = opened.bank.entries
     if entries:
-        probs, labels = opened.predictions("validation").double().numpy(), opened.labels("validation").numpy()
-        for number, entry in enumerate(entries, 1):
+        probs, labels = opened.predictions("validation").numpy(), opened.labels("validation").numpy()
+        together = metrics.growing(probs, labels)
+        for number, entry in enumerate(entries):
             row = taken[entry.chain, entry.meta["index"]]
-            scores = {"single": probs[number - 1], "predictive": probs[:number].mean(0)}
+            alone = metrics.scores(probs[number], labels)
             found["samples"].append(
                 {
                     "epoch": round(row["epoch"], 1),
                     "chain": entry.chain,
-                    **{
-                        key: {"accuracy": metrics.accuracy(p, labels), "nll": metrics.nll(p, labels)}
-                        for key, p in scores.items()
-                    },
+                    "single": {score: alone[score] for score in SCORES},
+                    "predictive": {score: float(together[score][number]) for score in SCORES},
                     **{key: row[key] for key in ("configurational_temperature", "silent_share") if key in row},
                 }
             )

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atmc.target.likelihoods import NoisyDirichlet
+
 from .rescored import RESULTS, ROOT, exploring, recompute, same, tabling
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -132,6 +134,35 @@ def test_scores_of_runs_that_explore_are_those_kept(explored, words, first, colu
         assert all(agree(cell, kept[column]) for cell, column in zip(rest, columns, strict=True)), name
 
 
+def test_narrow_priors_were_worse(explored):
+    text = " ".join(DOCS.split())
+    base = "T0.02 after 0, speed 0.003, hold 0, explore 0.6, prior scale"
+    for scale, pattern in (
+        (0.2, r"had (\S+ / \S+) for its two samples \(b = \.2 .*?training loss (\S+)\)"),
+        (0.02, r"and (\S+ / \S+) with b = \.02 \(training loss (\S+)\)"),
+    ):
+        run, said = explored[f"{base} {scale:g}, 100 epochs"], re.search(pattern, text)
+        assert scored(said[1], run["samples"][-1], "predictive")
+        assert agree(said[2], run["training_loss"])
+
+
+def test_how_the_heat_comes_in_at_one(explored):
+    run = explored["T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0, explore 0.6, 100 epochs"]
+    loss = {round(row[0]): row[1] for row in run["trace"]["rows"]}
+    text = " ".join(DOCS.split())
+    assert f"the loss is {loss[29]:.1f} at epoch 29" in text
+    assert f"and {loss[33]:.1f} at epoch 33" in text
+    assert f"is {loss[49]:.1f} at epoch 49" in text
+    momenta, positions = run["trace"]["rows"][-1][2], run["samples"][-1]["configurational_temperature"]
+    assert f"(momenta {momenta:.2f}, positions {positions:.2f})" in text
+    variances = [NoisyDirichlet(0.01).moments(right)[1] for right in (True, *[False] * 9)]
+    assert f"({sum(np.log(2 * np.pi * v) for v in variances) / 2:.1f} would be a perfect fit.)" in text
+    fast = explored["T1 after 0, noisy Dirichlet 0.01, speed 0.003, hold 0, explore 0.6, 100 epochs"]
+    steps = [back["diverged_at"] for back in fast["rollbacks"]] + [int(re.search(r"at step (\d+)", fast["note"])[1])]
+    assert len(steps) == 4
+    assert max(steps) < 5 * 45_000 / 128
+
+
 def test_what_is_said_in_short_is_what_was_found(explored):
     names = (
         "T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0, explore 0.6, 100 epochs",
@@ -239,6 +270,8 @@ def test_the_nll_of_many_samples_is_foretold_by_few():
         limits[n] = exploring.limit(samples)
         assert limits[n] < np.mean(together)
     assert max(limits.values()) - min(limits.values()) < 0.003
+    rest = float(np.mean(alone)) - limits[len(probs)]
+    assert f"is nearly {limits[len(probs)]:.3f} + {rest:.3f}/n".replace("0.", ".") in DOCS
     said = re.search(r"make a (\.\d+), (\.\d+) and (\.\d+)", exploring.limit.__doc__)
     assert all(map(agree, said.groups(), limits.values()))
     assert exploring.limit([samples[0]]) is None

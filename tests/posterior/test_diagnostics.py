@@ -186,6 +186,8 @@ def test_pairs_need_two_chains_and_two_samples_of_one() -> None:
     probs, labels, _ = chains_apart(own=0.0, chains=2, draws=2)
     assert gain_of_pairs(probs, labels, [0, 0, 0, 0]) is None
     assert gain_of_pairs(probs, labels, [0, 1, 2, 3]) is None
+    with pytest.raises(ValueError, match="chain numbers"):
+        gain_of_pairs(probs, labels, [0, 1])
     found = gain_of_pairs(probs, labels, [0, 1, 0, 1])
     assert found is not None
     assert found.p_value > 0.2  # three ways to deal out four samples prove nothing

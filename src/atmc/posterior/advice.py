@@ -8,9 +8,9 @@ import numpy as np
 
 LEVELS = ("ok", "note", "warning", "problem")
 FEW = 8  # samples below which the two halves of a chain cannot be compared
-# A finding that rests on a test is made below this p-value. The doctor makes four such tests (two of the thermostat,
-# training loss, mixing), so by these alone a chain of independent samples is called ill by chance in at most 4 % of
-# cases.
+# A finding that rests on a test is made below this p-value. Four such tests can call a chain ill (two of the
+# thermostat, training loss, mixing), so by these alone a chain of independent samples is called so by chance in at most
+# 4 % of cases; a fifth, whether chains keep to places of their own, makes a note.
 SIGNIFICANT = 0.01
 
 

@@ -136,9 +136,7 @@ def mixing(
     """
     array = check_samples(probs)
     y = predictive(array).argmax(axis=1) if labels is None else check_labels(labels, *array.shape[1:])
-    floor = floor_of(array)
-    rows = np.arange(y.size)
-    each = np.stack([np.log(np.maximum(p[rows, y], floor)) for p in each_sample(array)], axis=-1)  # [N, K]
+    each = np.log(of_the_labels(array, y)).T  # [N, K]
     some = np.sort(np.random.default_rng(seed).permutation(y.size)[:examples])
     loss = by_chain(-each.mean(axis=0), chains)
     quantities = by_chain(each[some], chains)
@@ -152,6 +150,12 @@ def mixing(
         ess=ess(quantities),
         p_value=exchangeability_test(quantities, seed=seed),
     )
+
+
+def of_the_labels(array: Any, y: Ints) -> Floats:
+    """p_k(y_i | x_i), `[K, N]`, none of them zero: a stored zero is the smallest number of its type."""
+    rows, floor = np.arange(y.size), floor_of(array)
+    return np.stack([np.maximum(p[rows, y], floor) for p in each_sample(array)])
 
 
 def gain_of_doubling(probs: Any, labels: Any, halves: int = 20, seed: int = 0) -> tuple[float, float]:
@@ -196,9 +200,11 @@ def gain_of_pairs(
     gain more, each keeps to places of its own for as long as it ran, and several short chains do better than a long one
     for the same number of samples. None without two chains and two samples of one. At most the last `most` samples.
     """
-    array, owner = check_samples(probs)[-most:], np.asarray(chains)[-most:]
-    y = check_labels(labels, *array.shape[1:])
-    own = np.stack([np.maximum(p[np.arange(y.size), y], floor_of(array)) for p in each_sample(array)])  # [K, N]
+    array, owner = check_samples(probs), np.asarray(chains)
+    if owner.shape != array.shape[:1]:
+        raise ValueError(f"{array.shape[0]} samples but {owner.size} chain numbers")
+    array, owner = array[-most:], owner[-most:]
+    own = of_the_labels(array, check_labels(labels, *array.shape[1:]))
     first, second = np.triu_indices(len(own), k=1)
     same = owner[first] == owner[second]
     if same.all() or not same.any():

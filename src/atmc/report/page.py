@@ -25,12 +25,7 @@ def render(data: ReportData) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {
-        "percent": _percent,
-        "duration": table.duration,
-        "epochs": table.epochs_shown,
-        "datauri": _data_uri,
-    }
+    environment.filters |= {"percent": _percent, "duration": table.duration, "datauri": _data_uri}
     ink = Ink.page()
     drawn = {plot.name: Markup(page_svg(plot.draw(ink), plot.name, plot.label)) for plot in plots(data)}
     rows = table.rows(data.runs)
@@ -49,6 +44,7 @@ def render(data: ReportData) -> str:
         "any_sampled": any(run.samples_weights for run in data.runs),
         "mixed": len({run.likelihood for run in data.runs}) > 1,
         "temperature": table.temperature_shown,
+        "epochs": table.epochs_said,
         "area": "{:.2g}".format,
     }
     return environment.from_string(_text("page.html")).render(context)

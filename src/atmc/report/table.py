@@ -103,9 +103,9 @@ def temperature_shown(of: Row | RunFacts) -> str:
     return "–" if of.temperature is None else temperature_said(of.temperature, of.temperature_before)
 
 
-def epochs_shown(of: Row | RunFacts) -> str:
+def epochs_said(epochs: float, chains: int) -> str:
     """Epochs of a chain, and how many chains there were of them: 4 × 250."""
-    return f"{of.epochs:g}" if of.chains == 1 else f"{of.chains} × {of.epochs:g}"
+    return f"{epochs:g}" if chains == 1 else f"{chains} × {epochs:g}"
 
 
 def duration(seconds: float | None) -> str:
@@ -129,7 +129,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.augment,
         *(shown(row, score) for score in SCORES),
         str(row.samples),
-        epochs_shown(row),
+        epochs_said(row.epochs, row.chains),
         duration(row.seconds),
     )
 
