@@ -148,7 +148,7 @@ def predictor(parts: Sequence[Part], outside: Sequence[str], device: str | None)
         epochs=epochs[order],
         trace=np.array(trace, dtype=np.float32).reshape(-1, 3),
         outside=shown(parts, outside, device),
-        last=positive(probs[order[-1]], np.float32) if several else None,
+        last=positive(probs[order[epochs[order] == epochs.max()]], np.float32) if several else None,
     )
 
 

@@ -5,13 +5,16 @@
     accuracy-epochs, nll-epochs   against the epochs seen: the average so far, and each sample by itself
     loss-epochs                   the training loss
 
-A row keeps its colour through all of them. With several seeds curves are means over them, and calibration is that of
+A row keeps its colour through all of them, and the names stand below the axes, where no curve can run into them: there
+will be a dozen. With several seeds curves are means over them, and calibration is that of
 the first: pooling seeds would narrow the intervals, though the test images are the same ones.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from atmc.errors import InputError
 from atmc.posterior import metrics
 from atmc.report.files import write
-from atmc.report.ink import WIDE, Ink, png, sheet, svg
+from atmc.report.ink import SERIES, WIDE, Ink, png, sheet, svg
 from cifar10_rows import Array, Predictor, load_predictors, load_rows
 from cifar10_table import ENSEMBLE, NETWORK, build, by_samples, temperature
 
@@ -42,6 +45,7 @@ class Line:
     chains: int  # that are averaged
     predictors: list[Predictor]
     colour: str
+    marker: str = "o"
 
     @property
     def averages(self) -> bool:
@@ -66,13 +70,22 @@ def lines_of(folder: Path, ink: Ink) -> list[Line]:
         raise InputError(f"{folder} holds no rows yet: begin with python benchmarks/cifar10.py collect")
     collected = {row["row"]: load_predictors(folder, row) for row in load_rows(folder)}
     return [
-        Line(_name(row), row["kind"], row["sampler"], row["chains"], collected[row["run"]], ink.series(i))
+        Line(
+            name=_name(row),
+            kind=row["kind"],
+            sampler=row["sampler"],
+            chains=row["chains"],
+            predictors=collected[row["run"]],
+            colour=ink.series(i),
+            marker="os^"[i // SERIES % 3],  # colours come again, and then points have another shape
+        )
         for i, row in enumerate(rows)
     ]
 
 
 def _name(row: dict[str, Any]) -> str:
-    name = str(row["row"]).replace(", posterior predictive", "")
+    """As in the table, without the network: SGD + BatchNorm has its own, and all others the same."""
+    name = re.sub(r", ResNet(\+\+)?-\d+×\d+|, posterior predictive", "", str(row["row"]))
     return name if row["temperature"] is None else f"{name}, T = {temperature(row)}"
 
 
@@ -87,11 +100,22 @@ def figures(lines: Sequence[Line], ink: Ink) -> Iterator[tuple[str, Figure]]:
         yield "loss-epochs", loss(lines, ink)
 
 
+@contextmanager
+def drawn(lines: Sequence[Line], ink: Ink, xlabel: str, title: str) -> Iterator[tuple[Figure, Any]]:
+    """Axes of one size, whatever is written below them: the names of what is in them, in two columns if they fit."""
+    columns = 2 if max(len(line.name) for line in lines) <= 30 else 1
+    rows = -(-(len(lines) + 1) // columns)
+    with sheet(ink, (WIDE[0], WIDE[1] + 0.17 * rows), xlabel, title) as (figure, axes):
+        yield figure, axes
+        figure.legend(loc="outside lower left", ncols=columns)
+
+
 def calibration(lines: Sequence[Line], ink: Ink) -> Figure:
     """Accuracy against confidence with 95 % intervals: predictives and trained networks, as in the paper's figure."""
-    with sheet(ink, WIDE, "Mean confidence of the bin", "Accuracy of the bin, test set") as (figure, axes):
+    lines = [line for line in lines if line.kind != ENSEMBLE]
+    with drawn(lines, ink, "Mean confidence of the bin", "Accuracy of the bin, test set") as (figure, axes):
         lowest = 1.0
-        for line in (line for line in lines if line.kind != ENSEMBLE):
+        for line in lines:
             first = line.predictors[0]
             bins = metrics.calibration_bins(metrics.predictive(first.probs), first.labels, BINS)
             spread = [bins.accuracy - bins.low, bins.high - bins.accuracy]
@@ -102,13 +126,12 @@ def calibration(lines: Sequence[Line], ink: Ink) -> Figure:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PERCENT)
             axis.set_major_locator(MaxNLocator(5))
-        axes.legend(loc="upper left")
-        return figure
+    return figure
 
 
 def against_samples(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
     """A score of the average of the first k samples; a trained network is a dotted level."""
-    with sheet(ink, WIDE, "Samples averaged", TITLES[score]) as (figure, axes):
+    with drawn(lines, ink, "Samples averaged", TITLES[score]) as (figure, axes):
         for line in lines:
             curve = by_samples(line.predictors)
             if line.averages:
@@ -116,7 +139,8 @@ def against_samples(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
             else:
                 axes.axhline(curve[score][0], color=line.colour, linestyle=(0, (1, 1.5)), label=line.name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return _finished(figure, axes, score)
+        _percent(axes, score)
+    return figure
 
 
 def against_epochs(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
@@ -126,7 +150,7 @@ def against_epochs(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
     networks of an ensemble, which are trained side by side.
     """
     title = f"{TITLES[score]} (dashed: each sample alone)"
-    with sheet(ink, WIDE, "Epochs, of all chains together", title) as (figure, axes):
+    with drawn(lines, ink, "Epochs, of all chains together", title) as (figure, axes):
         for line in lines:
             average = by_samples(line.predictors)[score]
             epochs = line.predictors[0].epochs[: len(average)] * line.chains
@@ -139,12 +163,13 @@ def against_epochs(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
             axes.plot(times, [average[same[-1]] for same in each], **_style(line))
             dashed = _style(line, linestyle=(0, (3, 2)), markerfacecolor="none", label=None)
             axes.plot(times, [alone[same].mean() for same in each], **dashed)
-        return _finished(figure, axes, score)
+        _percent(axes, score)
+    return figure
 
 
 def loss(lines: Sequence[Line], ink: Ink) -> Figure:
     """Training loss of every chain of the first seed."""
-    with sheet(ink, WIDE, "Epochs", "Training loss per image, nats") as (figure, axes):
+    with drawn(lines, ink, "Epochs", "Training loss per image, nats") as (figure, axes):
         for line in lines:
             name: str | None = line.name
             for epochs, values in chains(line.predictors[0].trace):
@@ -155,8 +180,7 @@ def loss(lines: Sequence[Line], ink: Ink) -> Figure:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.legend(loc="best")
-        return figure
+    return figure
 
 
 def chains(trace: Array) -> Iterator[tuple[Array, Array]]:
@@ -167,11 +191,9 @@ def chains(trace: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _style(line: Line, **changes: Any) -> dict[str, Any]:
-    return {"color": line.colour, "marker": "o", "markersize": 3.5, "label": line.name} | changes
+    return {"color": line.colour, "marker": line.marker, "markersize": 3.5, "label": line.name} | changes
 
 
-def _finished(figure: Figure, axes: Any, score: str) -> Figure:
+def _percent(axes: Any, score: str) -> None:
     if score == "accuracy":
         axes.yaxis.set_major_formatter(PERCENT)
-    axes.legend(loc="best")
-    return figure

@@ -5,7 +5,8 @@ NAME.toml               its recipe with every default written out; `atmc sample 
 NAME-0.npz, NAME-1.npz  one predictor each (a seed, or an ensemble): `probs` [samples, examples, classes] in the
                         data set's own order, and all else that the table and the figures need. One sample is in
                         float32; several, which are averaged, are in float16 unless that would change their NLL, and
-                        `last`, the last sample by itself [examples, classes], in float32. No probability is zero.
+                        `last`, the last sample of each chain [chains, examples, classes], in float32. No probability
+                        is zero.
 NAME-0.part1.npz, …     the same in parts, where one file would be larger than LIMIT
 """
 
@@ -43,19 +44,19 @@ class Predictor:
     epochs: Array  # float32 [samples], when each was taken
     trace: Array  # float32 [rows, 3]: chain, epoch and training loss of each row of metrics
     outside: dict[str, Array] = field(default_factory=dict)  # the predictive [images, classes] on other data, float16
-    last: Array | None = None  # float32 [examples, classes], the last of several samples
+    last: Array | None = None  # float32 [chains, examples, classes], of several samples those taken at the last time
 
     @property
     def final(self) -> Array:
-        """The last sample by itself, as exactly as it is known: a single network's mistakes outrun float16."""
-        found: Array = self.probs[-1] if self.last is None else self.last
+        """The last samples, one of each chain, as exactly as they are known: a network's mistakes outrun float16."""
+        found: Array = self.probs[-1:] if self.last is None else self.last
         return found
 
     def scores(self, last: bool = False) -> dict[str, float]:
-        """Scores of the average of all samples, or of the last sample alone."""
-        probs = self.final[None] if last else self.probs
-        found = metrics.scores(metrics.predictive(probs), self.labels, floor_of(probs))
-        return {name: found[name] for name in SCORES}
+        """Scores of the average of all samples; or those of a last sample alone, on average over the chains."""
+        each = [sample[None] for sample in self.final] if last else [self.probs]
+        found = [metrics.scores(metrics.predictive(probs), self.labels, floor_of(probs)) for probs in each]
+        return {name: float(np.mean([scores[name] for scores in found])) for name in SCORES}
 
     def growing(self) -> dict[str, Array]:
         """Scores of the average of the first 1, 2, … samples."""
@@ -63,7 +64,7 @@ class Predictor:
 
     def singles(self) -> dict[str, Array]:
         """Scores of each sample by itself, in the order in which they were taken."""
-        each = [metrics.scores(sample, self.labels) for sample in (*self.probs[:-1], self.final)]
+        each = [metrics.scores(sample, self.labels) for sample in (*self.probs[: -len(self.final)], *self.final)]
         return {name: np.array([scores[name] for scores in each]) for name in SCORES}
 
     def detection(self) -> dict[str, dict[str, float]]:

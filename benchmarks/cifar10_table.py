@@ -65,7 +65,7 @@ def rows_of(collected: Row, folder: Path) -> list[Row]:
 
 def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor], kind: str) -> Row:
     each = [found.scores(last=kind == LAST) for found in predictors]
-    files = _last_files(collected) if kind == LAST else collected["probabilities"]
+    last = [file for files in _last_files(collected, predictors) for file in files]
     before = temperature_before(recipe_from_dict(recipe))
     row = {
         "row": title(collected, recipe, kind),
@@ -80,7 +80,7 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
         "samples": 1 if kind == LAST else collected["samples"],
         "chains": 1 if kind == LAST else collected["chains"],
         **{key: collected[key] for key in ("epochs", "status", "seeds", "gpu_seconds", "device", "versions", "recipe")},
-        "probabilities": files,
+        "probabilities": last if kind == LAST else collected["probabilities"],
         "paper": paper_numbers(recipe, kind),
     }
     if kind != LAST:
@@ -142,19 +142,27 @@ def save(folder: Path, rows: Sequence[Row]) -> None:
     """table.json, and the last samples in files of their own, so that the one rule holds for their rows too."""
     for collected in load_rows(folder):
         if any(row["run"] == collected["row"] and row["kind"] == LAST for row in rows):
-            for found, file in zip(load_predictors(folder, collected), _last_files(collected), strict=True):
-                alone = Predictor(found.final[None], found.labels, found.epochs[-1:], found.trace[:0])
-                save_predictor(folder, file.removesuffix(".npz"), alone)
+            predictors = load_predictors(folder, collected)
+            for found, files in zip(predictors, _last_files(collected, predictors), strict=True):
+                for sample, file in zip(found.final, files, strict=True):
+                    alone = Predictor(sample[None], found.labels, found.epochs[-1:], found.trace[:0])
+                    save_predictor(folder, file.removesuffix(".npz"), alone)
     save_json(folder / "table.json", rows)
 
 
-def _last_files(collected: Row) -> list[str]:
-    return [f"{collected['row']}-{i}.last.npz" for i in range(_count(collected))]
+def _last_files(collected: Row, predictors: Sequence[Predictor]) -> list[list[str]]:
+    """For each predictor the files of its last samples, one for each chain."""
+    return [
+        [f"{collected['row']}-{i}.last{k if len(found.final) > 1 else ''}.npz" for k in range(len(found.final))]
+        for i, found in enumerate(predictors)
+    ]
 
 
 def _count(row: Row) -> int:
     """Predictors of a row: its seeds, or one where they were averaged to an ensemble."""
-    return len(by_predictor(row["probabilities"]))
+    return len(
+        {re.sub(r"\.last\d*$", "", names[0].removesuffix(".npz")) for names in by_predictor(row["probabilities"])}
+    )
 
 
 def table_markdown(rows: Sequence[Row]) -> str:

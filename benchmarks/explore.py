@@ -77,9 +77,9 @@ def limit(samples: list[dict[str, Any]]) -> float | None:
     """The NLL that the average of ever more such samples tends to, from two or more; None from fewer.
 
     The NLL of the average of n samples is nearly a + b/n, so the mean of the single ones, a + b, and that of all,
-    a + b/n, give a. (The 17 samples of the row atmc-cold: .254 alone, .209 in pairs, .195 in threes and .171 together,
-    which make a .165, .166 and .166: from few samples it comes out a little low.) From two samples on 5,000 images it
-    is known to a few per cent only.
+    a + b/n, give a. (The 17 samples of the row atmc-cold-one: .254 alone, .209 in pairs, .195 in threes and .171
+    together, which make a .165, .166 and .166: from few samples it comes out a little low.) From two samples on 5,000
+    images it is known to a few per cent only.
     """
     n = len(samples)
     if n < 2:

@@ -79,10 +79,12 @@ def test_chain_speeds_are_the_measured_ones():
     }
     assert f"takes {speed['ratio']:.3f} of SGD's time" in README
     row = json.loads((ROOT / "results/cifar10/atmc-cold.row.json").read_text())
-    seconds, epochs, samples = row["gpu_seconds"], row["epochs"], row["samples"]
-    assert (
-        f"The {epochs:,} epochs of the ATMC row below took {seconds:.0f} s, with start-up, {samples} samples" in README
+    epochs, samples = row["chains"] * row["epochs"], row["samples"]
+    said = (
+        f"The {epochs:,} epochs of the ATMC row below, in four chains, took {row['gpu_seconds']:.0f} s, with start-up,"
     )
+    assert f"{said} {samples} samples" in " ".join(README.split())
+    assert row["chains"] == 4
 
 
 def test_the_time_of_the_predictive_is_the_measured_one():

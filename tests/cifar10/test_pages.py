@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atmc.posterior.diagnostics import gain_of_pairs
 from atmc.target.likelihoods import NoisyDirichlet
 
 from .rescored import RESULTS, ROOT, exploring, recompute, same, tabling
@@ -17,6 +18,8 @@ from .rescored import RESULTS, ROOT, exploring, recompute, same, tabling
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = (ROOT / "docs" / "cifar10.md").read_text(encoding="utf-8")
 PAGES = {"README.md": README, "docs/cifar10.md": DOCS}
+FOUR = "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, four chains of 100 epochs"
+CONTROLS = [f"T0.02 after 0, speed 0.0025, hold 0.6, explore 0.99{seed}, 100 epochs" for seed in ("", ", seed 1")]
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
@@ -171,8 +174,14 @@ def test_what_is_said_in_short_is_what_was_found(explored):
         "T0.02 after 0, thermostats that follow, 100 epochs",
         "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, 100 epochs",
     )
-    for (what, nll, _), name in zip(table_after("## In short"), names, strict=True):
+    *first, chains, control = table_after("## In short")
+    for (what, nll, _), name in zip(first, names, strict=True):
         assert agree(nll, explored[name]["samples"][1]["predictive nll"]), what
+    four = explored[FOUR]
+    assert agree(chains[1], np.mean([s["single nll"] for s in four["samples"]]) - four["pairs"]["two"])
+    zero, other = (explored[name]["samples"][1]["predictive nll"] for name in CONTROLS)
+    assert agree(control[1], zero)
+    assert agree(re.search(r"and (\S+) with another seed", control[2])[1], other)
 
 
 def test_the_run_that_was_the_row_before_is_kept(explored):
@@ -181,12 +190,12 @@ def test_the_run_that_was_the_row_before_is_kept(explored):
     assert int(said[1]) == len(run["samples"])
     assert scored(said[2], run["samples"][-1], "predictive")
     assert scored(said[3], run["samples"][-1], "single")
-    now = next(run for name, run in explored.items() if name.endswith("(the row atmc-cold)"))
+    now = next(run for name, run in explored.items() if name.endswith("(the row atmc-cold-one)"))
     assert max(s["single nll"] for s in now["samples"]) < min(s["single nll"] for s in run["samples"])
 
 
 def test_neighbours_in_the_chain_differ_nearly_as_much_as_distant_samples():
-    labels = np.load(RESULTS / "atmc-cold-0.npz")["probs"].astype(np.float32).argmax(-1)
+    labels = np.load(RESULTS / "atmc-cold-one-0.npz")["probs"].astype(np.float32).argmax(-1)
     one, four, twelve = (100 * np.mean(labels[lag:] != labels[:-lag]) for lag in (1, 4, 12))
     text = " ".join(DOCS.split())
     assert f"disagree on {one:.1f} % of the test images, samples four cycles apart on {four:.1f} %, twelve" in text
@@ -194,7 +203,7 @@ def test_neighbours_in_the_chain_differ_nearly_as_much_as_distant_samples():
 
 
 def test_another_start_brings_more_than_another_sample():
-    stored = np.load(RESULTS / "atmc-cold-0.npz")
+    stored = np.load(RESULTS / "atmc-cold-one-0.npz")
     chain, labels = stored["probs"].astype(np.float64), stored["labels"]
     other = np.load(RESULTS / "sgd-0.npz")["probs"].astype(np.float64)
     differ = 100 * np.mean(chain.argmax(-1) != other.argmax(-1))
@@ -206,11 +215,95 @@ def test_another_start_brings_more_than_another_sample():
     assert said.replace("0.", ".") in " ".join(DOCS.split())
 
 
-def test_two_chains_gain_more_than_one_in_small():
+def test_two_chains_gain_more_than_one_on_held_out_images(explored):
     runs = json.loads((RESULTS / "exploration.json").read_text(encoding="utf-8"))["runs"]
-    gain = next(run for run in runs if "four chains of 60 epochs" in run["name"])["pairs"]
-    said = f"{gain['one']:.3f} and {gain['two']:.3f} on held-out images (p = {gain['p_value']:.2f})".replace("0.", ".")
-    assert said in DOCS
+    small = next(run for run in runs if "four chains of 60 epochs" in run["name"])
+    for (_, _, one, two, p), run in zip(table_after("**One chain does not"), (small, explored[FOUR]), strict=True):
+        assert all(map(agree, (one, two), (run["pairs"]["one"], run["pairs"]["two"]), (len(one) - 1, len(two) - 1)))
+        assert float(p) == pytest.approx(run["pairs"]["p_value"], rel=0.1)
+    last = explored[FOUR]["samples"][-1]
+    assert scored(re.search(r"eight samples of the second had (.+?)\. So", DOCS)[1], last, "predictive")
+
+
+def test_what_several_chains_gain_is_what_the_probabilities_say():
+    several, one, rival = (np.load(RESULTS / f"{name}-0.npz") for name in ("atmc-cold", "atmc-cold-one", "sgnht-cold"))
+    text, labels, chains = " ".join(DOCS.split()), several["labels"], [0, 1, 2, 3] * 4
+    rows = np.arange(len(labels))
+    costs, right = {}, {}
+    for name, stored in (("several", several), ("one", one), ("rival", rival)):
+        mean = stored["probs"].astype(np.float64).mean(0)
+        costs[name], right[name] = -np.log(mean[rows, labels]), mean.argmax(-1) == labels
+
+    def lower(kept: dict[str, Any], than: str) -> tuple[float, float]:
+        change = np.subtract(kept[than], kept["several"], dtype=np.float64)
+        return change.mean(), change.std(ddof=1) / len(change) ** 0.5
+
+    for words, than in (("The NLL is lower by", "one"), ("ATMC's NLL is lower by", "rival")):
+        mean, error = lower(costs, than)
+        assert f"{words} {mean:.4f} ± {error:.4f}".replace("0.", ".") in text
+    mean, error = lower(right, "one")
+    assert f"the accuracy by {100 * mean:.2f} ± {100 * error:.2f} points".replace("0.", ".") in text
+    probs = several["probs"].astype(np.float64)
+    gains = gain_of_pairs(probs, labels, chains)
+    said = f"two samples gain {gains.one:.4f} if they are of one chain and {gains.two:.4f} if they are of two"
+    assert said.replace("0.", ".") in text
+    pairs = list(itertools.combinations(range(16), 2))
+    differ = [np.mean(probs[i].argmax(-1) != probs[j].argmax(-1)) for i, j in pairs]
+    same = np.array([chains[i] == chains[j] for i, j in pairs])
+    within, between = (100 * np.mean(np.array(differ)[some]) for some in (same, ~same))
+    assert f"and disagree on {within:.1f} % and {between:.1f} %" in text
+    alone, together = -np.log(probs[:, rows, labels]).mean(), costs["several"].mean()
+    limit = (16 * together - alone) / 15
+    assert f"nearly {limit:.3f} + {alone - limit:.3f}/n. Four".replace("0.", ".") in text
+
+
+def test_the_first_of_four_chains_is_the_one_chain_again():
+    several, one = (np.load(RESULTS / f"{name}-0.npz") for name in ("atmc-cold", "atmc-cold-one"))
+    assert one["epochs"][:2] == pytest.approx(several["epochs"][[8, 12]])
+    assert np.array_equal(one["probs"][:2], several["probs"][[8, 12]])
+
+
+def test_what_is_left_without_the_sampler(explored):
+    names = (FOUR, "T0.01 after 0, speed 0.0025, hold 0.6, explore 0.8, 100 epochs", *CONTROLS)
+    for (*_, first, second, both, many, loss), name in zip(table_after("**Take the sampler"), names, strict=True):
+        run = explored[name]
+        epochs = [[s for s in run["samples"] if s["epoch"] == epoch] for epoch in (50.0, 100.0)]
+        means = [{key: np.mean([s[key] for s in some]) for key in ("single accuracy", "single nll")} for some in epochs]
+        assert all(scored(cell, mean, "single") for cell, mean in zip((first, second), means, strict=True)), name
+        alone = np.mean([mean["single nll"] for mean in means])
+        together = alone - run["pairs"]["one"] if name == FOUR else run["samples"][-1]["predictive nll"]
+        assert agree(both.split(" / ")[-1], together), name
+        assert agree(many, 2 * together - alone), name
+        assert agree(loss, run["training_loss"]), name
+        if name != FOUR:
+            assert scored(both, run["samples"][-1], "predictive"), name
+    before = {round(row[0]): row[1] for row in explored[FOUR]["trace"]["rows"]}[89]
+    assert f"a training loss of {before:.2f} (epoch 89".replace("0.", ".") in DOCS
+
+
+def test_two_tries_that_gave_nothing(explored):
+    text = " ".join(DOCS.split())
+    for pattern, name in (
+        (
+            r"twice as long gave nothing: (\S+ / \S+) for two",
+            "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, cycles of 100, 200 epochs",
+        ),
+        (
+            r"as the first otherwise: (\S+ / \S+) for its two",
+            "T1 after 0, categorical, speed 0.001, hold 0, explore 0.6, 100 epochs",
+        ),
+    ):
+        assert scored(re.search(pattern, text)[1], explored[name]["samples"][-1], "predictive"), name
+    assert agree(re.search(r"for its two samples, training loss (\.\d+)\.\)", text)[1], explored[name]["training_loss"])
+
+
+def test_noise_is_left_out_where_the_gradient_brings_enough(explored):
+    row, rival = (
+        next(run for key, run in explored.items() if name in key) for name in ("row atmc-cold)", "row sgnht-cold)")
+    )
+    share = np.mean([s["silent_share"] for s in row["samples"] if s["epoch"] == 250.0])
+    assert f"for {100 * share:.0f} % of the parameters at the end of these chains" in " ".join(DOCS.split())
+    assert all(s["silent_share"] == 0 for s in rival["samples"])
 
 
 def test_positions_were_not_at_their_temperature(explored):
@@ -221,7 +314,10 @@ def test_positions_were_not_at_their_temperature(explored):
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [("It was the wrong choice", "T.02-s.003, 1000 epochs"), ("the row in the table.", "(the row atmc-cold)")],
+    [
+        ("It was the wrong choice", "T.02-s.003, 1000 epochs"),
+        ("the row *one chain* in the table.", "(the row atmc-cold-one)"),
+    ],
 )
 def test_the_course_of_long_runs_is_the_one_kept(explored, words, name):
     run = next(run for key, run in explored.items() if name in key and "cycles" in run)
@@ -246,7 +342,7 @@ def test_the_course_of_long_runs_is_the_one_kept(explored, words, name):
 
 
 def test_what_is_said_of_the_row_follows_from_its_readings(explored):
-    run = next(run for name, run in explored.items() if "(the row atmc-cold)" in name)
+    run = next(run for name, run in explored.items() if "(the row atmc-cold-one)" in name)
     nll = np.array([sample["single nll"] for sample in run["samples"]])
     cycle = np.arange(len(nll))
     slope, level = np.polyfit(cycle, nll, 1)
@@ -260,7 +356,7 @@ def test_what_is_said_of_the_row_follows_from_its_readings(explored):
 
 def test_the_nll_of_many_samples_is_foretold_by_few():
     """What `explore.py` prints, on the samples of the row: from pairs, threes and all of them nearly the same limit."""
-    stored = np.load(RESULTS / "atmc-cold-0.npz")
+    stored = np.load(RESULTS / "atmc-cold-one-0.npz")
     probs = stored["probs"].astype(np.float64)[:, np.arange(len(stored["labels"])), stored["labels"]]
     alone = [float(-np.log(each).mean()) for each in probs]
     limits = {}

@@ -133,7 +133,24 @@ def test_averaging_runs_together_orders_samples_by_epoch(runs, tmp_path):
     half = expected.astype(np.float16)
     assert np.array_equal(found[0].probs, np.where(half == 0, np.float16(2.0**-24), half))
     assert found[0].last.dtype == np.float32
-    assert np.array_equal(found[0].last, expected[-1])
+    assert np.array_equal(found[0].last, expected[-2:])  # one of each run
+
+
+def test_the_last_sample_of_several_chains_is_the_mean_over_them(runs, tmp_path):
+    """Whichever chain comes last in the file has no right to speak for all."""
+    collecting.collect([runs.one, runs.two], "both", tmp_path, average="all", outside=[])
+    rows = tabling.build(tmp_path)
+    tabling.save(tmp_path, rows)
+    row = row_of(rows, "both", "last sample")
+    assert row["probabilities"] == ["both-0.last0.npz", "both-0.last1.npz"]
+    test = data.load("digits", "test")
+    each = [Posterior.from_run(path).evaluate(test.images, test.labels)["single"] for path in (runs.one, runs.two)]
+    for score in storing.SCORES:
+        assert row[score] == pytest.approx(np.mean([scores[score] for scores in each]), abs=1e-6)
+    assert row["spread"] is None  # of seeds, and this is one predictor
+    cells = tabling.blocks(rows)["cifar10 table"].splitlines()[2].split(" | ")
+    assert cells[-5:-2] == ["1", "6", "1"]  # samples, epochs, seeds
+    assert {score: row[score] for score in storing.SCORES} == pytest.approx(recompute(tmp_path, row))
 
 
 def test_chains_can_be_seeds(stored, runs):
@@ -237,11 +254,11 @@ def test_large_files_are_split_and_read_as_one(tmp_path):
         epochs=np.arange(7, dtype=np.float32),
         trace=np.ones((5, 3), np.float32),
         outside={"mnist": rng.dirichlet(np.ones(10), 20).astype(np.float16)},
-        last=rng.dirichlet(np.ones(10), 100).astype(np.float32),
+        last=rng.dirichlet(np.ones(10), (2, 100)).astype(np.float32),
     )
-    names = storing.save_predictor(tmp_path, "row-0", whole, limit=10_000)
+    names = storing.save_predictor(tmp_path, "row-0", whole, limit=12_000)
     assert len(names) > 1
-    assert max((tmp_path / name).stat().st_size for name in names) <= 10_000
+    assert max((tmp_path / name).stat().st_size for name in names) <= 12_000
     assert ["last" in np.load(tmp_path / name) for name in names] == [True] + [False] * (len(names) - 1)
     assert storing.by_predictor([*names, "row-1.npz"]) == [names, ["row-1.npz"]]
     back = storing.load_predictor(tmp_path, names)
@@ -330,7 +347,7 @@ def test_figures_are_drawn_from_what_is_stored(stored, tmp_path):
     assert written.keys() == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
     assert all(written[f"{name}.png"].startswith(b"\x89PNG") for name in names)
     calibration = written["calibration.svg"].decode()
-    assert "ATMC, ResNet++-8×2" in calibration
+    assert "ATMC, noisy-dirichlet likelihood, T = 1" in calibration
     assert "Deep ensemble" not in calibration  # the paper's figure: predictive and trained networks
     assert "Deep ensemble" in written["nll-samples.svg"].decode()
 
