@@ -1,6 +1,7 @@
 """The paper's CIFAR-10 table, from run directories to the numbers and figures in README.
 
     python benchmarks/cifar10.py collect RUN [RUN ...] --row NAME --out DIR   where the runs are (a GPU is used)
+    python benchmarks/cifar10.py join DIR [DIR ...] --row NAME                rows of several days as one
     python benchmarks/cifar10.py table [--into README.md docs/cifar10.md]     anywhere, from results/cifar10
     python benchmarks/cifar10.py figures
 
@@ -14,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from atmc.errors import InputError, RunError
 
@@ -34,8 +36,22 @@ def collect(options: argparse.Namespace) -> None:
         root=options.data,
         device=options.device,
     )
-    size = sum((options.out / file).stat().st_size for file in row["probabilities"])
-    print(
+    print(said(row, options.out))
+
+
+def join(options: argparse.Namespace) -> None:
+    """Put stored rows together, as seeds or as an ensemble."""
+    from cifar10_join import join
+
+    together = options.average == "all"
+    row = join(options.folders, options.row, options.out, into=options.name, label=options.label, all_in_one=together)
+    print(said(row, options.out))
+
+
+def said(row: dict[str, Any], folder: Path) -> str:
+    """A stored row in one line: what it is, how good, how large."""
+    size = sum((folder / file).stat().st_size for file in row["probabilities"])
+    return (
         f"{row['row']}: samples {row['samples']}, {row['epochs']:g} epochs ({row['status']}), seeds {row['seeds']}; "
         f"predictive {100 * row['accuracy']:.2f} %, NLL {row['nll']:.4f}, ECE {row['ece']:.4f}; "
         f"{row['gpu_seconds']:.0f} s; {size / 2**20:.2f} MiB in {len(row['probabilities'])} file(s)"
@@ -64,9 +80,9 @@ def figures(options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The three commands."""
+    """The four commands."""
     whole = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    verbs = whole.add_subparsers(required=True, metavar="collect | table | figures")
+    verbs = whole.add_subparsers(required=True, metavar="collect | join | table | figures")
     verb = verbs.add_parser("collect", help="run directories to a stored row")
     verb.set_defaults(do=collect)
     verb.add_argument("runs", nargs="+", type=Path, metavar="RUN")
@@ -79,6 +95,15 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--outside", nargs="*", help=other)
     verb.add_argument("--data", help="where data sets are kept (otherwise where the run had them)")
     verb.add_argument("--device", help="cpu, cuda or cuda:N (otherwise CUDA where there is one)")
+    verb = verbs.add_parser("join", help="rows stored one by one to one row: seeds, or an ensemble")
+    verb.set_defaults(do=join)
+    verb.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders that hold the row")
+    verb.add_argument("--row", required=True, help="what it is called there")
+    verb.add_argument("--name", help="what it is to be called (otherwise the same)")
+    verb.add_argument("--out", type=Path, default=RESULTS)
+    verb.add_argument("--label", help="what the table calls it (otherwise as before)")
+    how = "what is averaged to one predictor: each by itself (then they are seeds), or all together (an ensemble)"
+    verb.add_argument("--average", choices=("run", "all"), default="run", help=how)
     verb = verbs.add_parser("table", help="stored rows to table.json and Markdown")
     verb.set_defaults(do=table)
     verb.add_argument("--results", type=Path, default=RESULTS)

@@ -19,19 +19,15 @@ import torch
 
 from atmc.chain.numerics import numerics
 from atmc.chain.recipe import recipe_to_toml
-from atmc.chain.settings import flat
 from atmc.errors import InputError, RunError
-from atmc.posterior import Posterior, metrics
+from atmc.posterior import Posterior
 from atmc.report import strangers
 from atmc.report.files import write
 from atmc.report.reading import Answers, Reading, pixels
-from cifar10_rows import SCORES, Array, Predictor, Row, positive, save_json, save_predictor
+from cifar10_rows import SCORES, Array, Predictor, Row, check_alike, positive, save_json, save_predictor, stored
 
 OUTSIDE = ("fashion-mnist", "mnist", "noise")
-ROUNDING = 5e-4  # nats that the NLL may move by on its way to a file: half of the last digit of the table
 SHOWN = 10_000  # images of each, as many as the test set has
-# Runs of one row may differ in these and in nothing else.
-FREE = ("seed", "name", "run.", "data.root", "data.workers")
 
 
 class Run(Reading):
@@ -92,7 +88,7 @@ def collect(
     if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
         raise InputError(f"--row {name}: it names files, so use letters, digits, dots and dashes")
     runs = [Run(path, root, device) for path in paths]
-    check_alike(runs)
+    check_alike([(str(run.path), run.recipe) for run in runs])
     out.mkdir(parents=True, exist_ok=True)
     groups = group(runs, average)
     others = OUTSIDE if outside is None else outside
@@ -105,18 +101,6 @@ def collect(
     row = describe(name, label, groups, predictors, [file for some in files for file in some])
     save_json(out / f"{name}.row.json", row)
     return row
-
-
-def check_alike(runs: Sequence[Run]) -> None:
-    """Runs of one row differ in their seeds, and in nothing that changes what is sampled."""
-    first = flat(runs[0].recipe)
-    for run in runs[1:]:
-        for key, value in flat(run.recipe).items():
-            if value != first[key] and not key.startswith(FREE):
-                raise InputError(f"{run.path} has {key} = {value!r}, {runs[0].path} {first[key]!r}: two rows, not one")
-    seeds = [run.recipe.seed for run in runs]
-    if len(set(seeds)) < len(seeds):
-        raise InputError(f"two runs have the same seed ({', '.join(map(str, seeds))}): they are one run, not two")
 
 
 def group(runs: Sequence[Run], average: str) -> list[list[Part]]:
@@ -150,17 +134,6 @@ def predictor(parts: Sequence[Part], outside: Sequence[str], device: str | None)
         outside=shown(parts, outside, device),
         last=positive(probs[order[epochs[order] == epochs.max()]], np.float32) if several else None,
     )
-
-
-def stored(probs: Array, labels: Array) -> Array:
-    """Probabilities as they go to a file: in float16, where that does not change the NLL of their average.
-
-    It does change that of a single network, and of samples that are all surer of a mistake than float16 can show (one
-    chain's 0.2468 became 0.2432): those stay in float32.
-    """
-    exact, rounded = positive(probs, np.float32), positive(probs, np.float16)
-    change = metrics.nll(metrics.predictive(rounded), labels) - metrics.nll(metrics.predictive(exact), labels)
-    return exact if len(probs) == 1 or abs(change) > ROUNDING else rounded
 
 
 def shown(parts: Sequence[Part], names: Sequence[str], device: str | None) -> dict[str, Array]:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atmc.chain.settings import Recipe, flat
 from atmc.errors import InputError
 from atmc.posterior import metrics
 from atmc.posterior.arrays import floor_of
@@ -33,6 +34,9 @@ Row = dict[str, Any]
 
 LIMIT = 15 << 20  # bytes of one file: what comes back from a borrowed machine may have at most 16 MiB
 SCORES = ("accuracy", "nll", "ece", "brier")
+ROUNDING = 5e-4  # nats that the NLL may move by on its way to a file: half of the last digit of the table
+# Runs of one row may differ in these and in nothing else.
+FREE = ("seed", "name", "run.", "data.root", "data.workers")
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,17 @@ def positive(probs: Array, kind: npt.DTypeLike) -> Array:
     rounded = probs.astype(kind)
     raised: Array = np.maximum(rounded, np.finfo(rounded.dtype).smallest_subnormal)
     return raised
+
+
+def stored(probs: Array, labels: Array) -> Array:
+    """Probabilities as they go to a file: in float16, where that does not change the NLL of their average.
+
+    It does change that of a single network, and of samples that are all surer of a mistake than float16 can show (one
+    chain's 0.2468 became 0.2432): those stay in float32.
+    """
+    exact, rounded = positive(probs, np.float32), positive(probs, np.float16)
+    change = metrics.nll(metrics.predictive(rounded), labels) - metrics.nll(metrics.predictive(exact), labels)
+    return exact if len(probs) == 1 or abs(change) > ROUNDING else rounded
 
 
 def doubts(probs: Array) -> dict[str, Array]:
@@ -165,6 +180,18 @@ def by_predictor(names: Sequence[str]) -> list[list[str]]:
     for name in names:
         groups.setdefault(re.sub(r"(\.part\d+)?\.npz$", "", name), []).append(name)
     return list(groups.values())
+
+
+def check_alike(runs: Sequence[tuple[str, Recipe]]) -> None:
+    """Runs of one row differ in their seeds, and in nothing that changes what is sampled; each with where it lies."""
+    first, values = runs[0][0], flat(runs[0][1])
+    for where, recipe in runs[1:]:
+        for key, value in flat(recipe).items():
+            if value != values[key] and not key.startswith(FREE):
+                raise InputError(f"{where} has {key} = {value!r}, {first} {values[key]!r}: two rows, not one")
+    seeds = [recipe.seed for _, recipe in runs]
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"two runs have the same seed ({', '.join(map(str, seeds))}): they are one run, not two")
 
 
 # -- rows on disk ------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def recompute(folder: Path, row: dict[str, Any]) -> dict[str, float]:
         parts = [np.load(folder / name) for name in names]
         probs, labels = np.concatenate([part["probs"] for part in parts]), parts[0]["labels"]
         if len(probs) > 1 and probs.dtype == np.float32:  # only where float16 would change the score
-            assert collecting.stored(probs, labels).dtype == np.float32
+            assert storing.stored(probs, labels).dtype == np.float32
         else:
             assert probs.dtype == (np.float32 if len(probs) == 1 else np.float16)
         assert probs.min() > 0  # so that whoever takes the logarithm needs no rule for zeros

@@ -236,14 +236,14 @@ def test_samples_are_halved_only_where_the_score_stays():
     """All of them sure of the same mistake, beyond what float16 can show: then they are kept as they were said."""
     labels = np.zeros(50, np.uint8)
     mild = np.tile(np.array([0.7, 0.3], np.float32), (3, 50, 1))
-    assert collecting.stored(mild, labels).dtype == np.float16
-    assert collecting.stored(mild[:1], labels).dtype == np.float32
+    assert storing.stored(mild, labels).dtype == np.float16
+    assert storing.stored(mild[:1], labels).dtype == np.float32
     wrong = mild.copy()
     wrong[:, 0] = (1e-12, 1.0)
-    kept = collecting.stored(wrong, labels)
+    kept = storing.stored(wrong, labels)
     assert kept.dtype == np.float32
     assert metrics.nll(metrics.predictive(kept), labels) == pytest.approx(-(49 * np.log(0.7) + np.log(1e-12)) / 50)
-    assert collecting.stored(wrong, 1 - labels).dtype == np.float16  # right about it: nothing is lost
+    assert storing.stored(wrong, 1 - labels).dtype == np.float16  # right about it: nothing is lost
 
 
 def test_large_files_are_split_and_read_as_one(tmp_path):
@@ -292,6 +292,61 @@ def test_runs_that_are_no_seeds_of_each_other_are_refused(runs, tmp_path, capsys
     assert tool.main(["collect", str(runs.one), str(runs.blind), *where]) == 2
     assert "same seed" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def apart(runs, tmp_path):
+    """The two seeds, each collected where it ran."""
+    for number, path in enumerate((runs.one, runs.two)):
+        collecting.collect([path], "atmc", tmp_path / str(number), outside=["noise"])
+    return [tmp_path / "0", tmp_path / "1"]
+
+
+def test_rows_of_two_days_are_the_row_of_one(stored, apart):
+    """Joined into the folder of the first, as one does with results/."""
+    first = apart[0]
+    assert tool.main(["join", *map(str, apart), "--row", "atmc", "--out", str(first)]) == 0
+    found, expected = (json.loads((folder / "atmc.row.json").read_text()) for folder in (first, stored.folder))
+    assert found.pop("gpu_seconds") == pytest.approx(expected.pop("gpu_seconds"), abs=0.11)  # rounded twice
+    assert found == expected
+    assert load_recipe(first / "atmc.toml") == load_recipe(stored.folder / "atmc.toml")
+    for file in expected["probabilities"]:
+        one, two = np.load(first / file), np.load(stored.folder / file)
+        assert one.files == two.files
+        assert all(np.array_equal(one[name], two[name]) for name in two.files)
+
+
+def test_networks_of_two_days_are_an_ensemble(runs, apart, tmp_path):
+    expected = collecting.collect([runs.one, runs.two], "both", tmp_path / "all", average="all", outside=["noise"])
+    words = ["--row", "atmc", "--name", "both", "--average", "all", "--out", str(tmp_path / "out")]
+    assert tool.main(["join", *map(str, apart), *words]) == 0
+    row = json.loads((tmp_path / "out" / "both.row.json").read_text())
+    assert row.keys() == expected.keys()
+    for key in row.keys() - {"gpu_seconds", "validation", *storing.SCORES}:
+        assert row[key] == expected[key], key
+    assert {score: row[score] for score in storing.SCORES} == pytest.approx({s: expected[s] for s in storing.SCORES})
+    one, two = (storing.load_predictors(tmp_path / folder, expected)[0] for folder in ("out", "all"))
+    for name in ("probs", "labels", "epochs", "last"):
+        assert np.array_equal(getattr(one, name), getattr(two, name)), name
+    assert one.outside["noise"].astype(float) == pytest.approx(two.outside["noise"].astype(float), abs=1e-3)
+    # Two chains 0 of two runs are two chains here.
+    assert sorted(np.unique(one.trace[:, 0])) == [0, 1]
+    assert np.array_equal(one.trace[:, 1:], two.trace[:, 1:])
+    assert row["validation"][0].keys() == expected["validation"][0].keys()
+
+
+def test_rows_that_do_not_belong_together_are_refused(stored, apart, tmp_path, capsys):
+    def refused(*folders: Path) -> str:
+        assert tool.main(["join", *map(str, folders), "--row", "atmc", "--out", str(tmp_path / "no")]) == 2
+        return capsys.readouterr().err
+
+    assert "two runs have the same seed" in refused(apart[0], apart[0])
+    assert "a seed comes twice" in refused(stored.folder, apart[1])
+    assert "holds no row atmc" in refused(apart[0], tmp_path)
+    recipe = apart[1] / "atmc.toml"
+    recipe.write_text(recipe.read_text().replace("cycle_epochs = 2\n", "cycle_epochs = 3\n"))
+    assert "schedule.cycle_epochs = 3" in refused(*apart)
+    assert not (tmp_path / "no").exists()
 
 
 def test_different_test_sets_are_refused(stored, tmp_path):
