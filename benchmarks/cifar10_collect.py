@@ -6,7 +6,6 @@ the runs have stored are taken as they are, so that only the images from elsewhe
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,19 @@ from atmc.posterior import Posterior
 from atmc.report import strangers
 from atmc.report.files import write
 from atmc.report.reading import Answers, Reading, pixels
-from cifar10_rows import SCORES, Array, Predictor, Row, check_alike, positive, save_json, save_predictor, stored
+from cifar10_rows import (
+    SCORES,
+    Array,
+    Predictor,
+    Row,
+    check_alike,
+    check_name,
+    numbered_on,
+    positive,
+    save_predictor,
+    save_row,
+    stored,
+)
 
 OUTSIDE = ("fashion-mnist", "mnist", "noise")
 SHOWN = 10_000  # images of each, as many as the test set has
@@ -85,8 +96,7 @@ def collect(
     `average` says what is averaged to one predictor: each `chain` or each `run` by itself (then they are the seeds of
     the row, and the table has their mean and spread), or `all` runs together (then they are an ensemble).
     """
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-        raise InputError(f"--row {name}: it names files, so use letters, digits, dots and dashes")
+    check_name(name)
     runs = [Run(path, root, device) for path in paths]
     check_alike([(str(run.path), run.recipe) for run in runs])
     out.mkdir(parents=True, exist_ok=True)
@@ -99,7 +109,7 @@ def collect(
     # A resolved recipe names every default; where the data lay on that machine is nobody's business.
     write(out / f"{name}.toml", recipe_to_toml(replace(own, data=replace(own.data, root=None))))
     row = describe(name, label, groups, predictors, [file for some in files for file in some])
-    save_json(out / f"{name}.row.json", row)
+    save_row(out, row)
     return row
 
 
@@ -125,12 +135,12 @@ def predictor(parts: Sequence[Part], outside: Sequence[str], device: str | None)
     order = np.argsort(epochs, kind="stable")
     labels = parts[0].run.truth.labels.astype(np.uint8)
     several = len(order) > 1
-    trace = [(row["chain"], row["epoch"], row["loss"]) for part in parts for row in part.rows("log")]
+    traces = [[(row["chain"], row["epoch"], row["loss"]) for row in part.rows("log")] for part in parts]
     return Predictor(
         probs=stored(probs[order], labels),
         labels=labels,
         epochs=epochs[order],
-        trace=np.array(trace, dtype=np.float32).reshape(-1, 3),
+        trace=numbered_on([np.array(trace, dtype=np.float32).reshape(-1, 3) for trace in traces]),
         outside=shown(parts, outside, device),
         last=positive(probs[order[epochs[order] == epochs.max()]], np.float32) if several else None,
     )

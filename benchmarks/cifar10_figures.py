@@ -85,7 +85,7 @@ def lines_of(folder: Path, ink: Ink) -> list[Line]:
 
 def _name(row: dict[str, Any]) -> str:
     """As in the table, without the network: SGD + BatchNorm has its own, and all others the same."""
-    name = re.sub(r", ResNet(\+\+)?-\d+×\d+|, posterior predictive", "", str(row["row"]))
+    name = re.sub(r", ResNet(\+\+)?-\d+×\d+|, posterior predictive|, average", "", str(row["row"]))
     return name if row["temperature"] is None else f"{name}, T = {temperature(row)}"
 
 

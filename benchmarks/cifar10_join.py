@@ -23,10 +23,12 @@ from cifar10_rows import (
     Row,
     by_predictor,
     check_alike,
+    check_name,
     load_predictor,
+    numbered_on,
     positive,
-    save_json,
     save_predictor,
+    save_row,
     stored,
 )
 
@@ -44,19 +46,17 @@ def join(
 
     `all_in_one` averages all their samples to one prediction, an ensemble; otherwise they are the seeds of the row.
     """
+    into = check_name(into or name)
     rows = [_load(folder, name) for folder in folders]
     check_alike([(str(folder), _recipe(folder, row)) for folder, row in zip(folders, rows, strict=True)])
-    seeds = [seed for one in rows for seed in one["seeds"]]
-    if len(set(seeds)) < len(seeds):
-        raise InputError(f"a seed comes twice ({', '.join(map(str, seeds))}): it is one run, not two")
-    if len({row["data"]["digest"] for row in rows}) > 1:
-        raise InputError(f"the rows {name} are of different test sets")
+    _check_rows(rows, label)
+    seeds = [seed for row in rows for seed in row["seeds"]]
+    _check_place(out, into, [folder / f"{name}.row.json" for folder in folders], seeds, all_in_one)
     predictors = [
         load_predictor(folder, files)
         for folder, row in zip(folders, rows, strict=True)
         for files in by_predictor(row["probabilities"])
     ]
-    into = into or name
     if all_in_one:
         predictors = [together(predictors)]
     out.mkdir(parents=True, exist_ok=True)
@@ -65,24 +65,29 @@ def join(
     if source.resolve() != target.resolve():
         shutil.copyfile(source, target)
     each = [found.scores() for found in predictors]
+    chains = [row["chains"] for row in rows for _ in by_predictor(row["probabilities"])]
     row = {
         **rows[0],
         "row": into,
         "label": rows[0]["label"] if label is None else label,
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
         "samples": min(len(found.probs) for found in predictors),
-        "epochs": min(one["epochs"] for one in rows),
-        "chains": (sum if all_in_one else min)(_of_each_seed(rows, "chains")),
-        "status": "done" if all(one["status"] == "done" for one in rows) else "unfinished",
+        "epochs": min(row["epochs"] for row in rows),
+        "chains": sum(chains) if all_in_one else min(chains),
+        "status": "done" if all(row["status"] == "done" for row in rows) else "unfinished",
         "seeds": seeds,
-        "gpu_seconds": round(sum(one["gpu_seconds"] for one in rows), 1),
-        "rollbacks": sum(one["rollbacks"] for one in rows),
-        "device": sorted({device for one in rows for device in one["device"]}),
+        "gpu_seconds": round(sum(row["gpu_seconds"] for row in rows), 1),
+        "rollbacks": sum(row["rollbacks"] for row in rows),
+        "device": sorted({device for row in rows for device in row["device"]}),
+        "versions": {
+            package: " and ".join(dict.fromkeys(row["versions"].get(package, "none") for row in rows))
+            for package in dict.fromkeys(package for row in rows for package in row["versions"])
+        },
         "recipe": target.name,
         "probabilities": [file for some in files for file in some],
         "validation": _validation(rows, all_in_one),
     }
-    save_json(out / f"{into}.row.json", row)
+    save_row(out, row)
     return row
 
 
@@ -93,7 +98,7 @@ def together(predictors: Sequence[Predictor]) -> Predictor:
     order = np.argsort(epochs, kind="stable")
     probs = np.concatenate([found.probs.astype(np.float32) for found in predictors])[order]
     final = np.concatenate([found.final.astype(np.float32) for found in predictors if found.epochs[-1] == epochs.max()])
-    counts = np.array([len(found.probs) for found in predictors])
+    counts = [len(found.probs) for found in predictors]
     names = [name for name in predictors[0].outside if all(name in found.outside for found in predictors)]
     shown = {
         name: np.average([found.outside[name].astype(np.float64) for found in predictors], axis=0, weights=counts)
@@ -103,31 +108,42 @@ def together(predictors: Sequence[Predictor]) -> Predictor:
         probs=stored(probs, labels),
         labels=labels,
         epochs=epochs[order],
-        trace=np.concatenate(_traces(predictors)),
+        trace=numbered_on([found.trace for found in predictors]),
         outside={name: positive(probs, np.float16) for name, probs in shown.items()},
         last=positive(final, np.float32) if len(probs) > 1 else None,
     )
 
 
-def _traces(predictors: Sequence[Predictor]) -> list[Any]:
-    """Their traces, with chains numbered on: every predictor counts its own from 0."""
-    found, first = [], 0.0
-    for predictor in predictors:
-        trace = predictor.trace.copy()
-        if len(trace):
-            trace[:, 0] += first - trace[:, 0].min()
-            first = trace[:, 0].max() + 1
-        found.append(trace)
-    return found
+def _check_rows(rows: Sequence[Row], label: str | None) -> None:
+    """Rows that differ in no setting may still be no seeds of each other."""
+    name = rows[0]["row"]
+    seeds = [str(seed) for row in rows for seed in row["seeds"]]
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"a seed comes twice ({', '.join(seeds)}): it is one run, not two")
+    if len({":" in seed for seed in seeds}) > 1 or len({row["chains"] for row in rows}) > 1:
+        raise InputError(f"some rows {name} average whole runs and some a part: collect them in the same way")
+    if len({row["data"]["digest"] for row in rows}) > 1:
+        raise InputError(f"the rows {name} are of different test sets")
+    if label is None and len({row["label"] for row in rows}) > 1:
+        raise InputError(f"the rows {name} have different labels: give --label")
 
 
-def _of_each_seed(rows: Sequence[Row], key: str) -> list[int]:
-    """A number that a row says of each of its predictors, once for each of them."""
-    return [one[key] for one in rows for _ in by_predictor(one["probabilities"])]
+def _check_place(out: Path, into: str, sources: Sequence[Path], seeds: Sequence[Any], all_in_one: bool) -> None:
+    """What is in the way must be among what is joined, and an ensemble must not take the place of its members."""
+    target = out / f"{into}.row.json"
+    if not target.exists():
+        return
+    if all_in_one and any(target.resolve() == source.resolve() for source in sources):
+        raise InputError("an ensemble needs a --name of its own: its members stay")
+    lost = [seed for seed in json.loads(target.read_text(encoding="utf-8"))["seeds"] if seed not in seeds]
+    if lost:
+        raise InputError(
+            f"{target} has seed {', '.join(map(str, lost))}, which would be lost: join it too, or remove it"
+        )
 
 
 def _validation(rows: Sequence[Row], all_in_one: bool) -> list[dict[str, list[float]]]:
-    each = [columns for one in rows for columns in one["validation"]]
+    each = [columns for row in rows for columns in row["validation"]]
     if not all_in_one:
         return each
     keys = dict.fromkeys(key for columns in each for key in columns)
@@ -143,4 +159,7 @@ def _load(folder: Path, name: str) -> Row:
 
 
 def _recipe(folder: Path, row: Row) -> Recipe:
-    return recipe_from_dict(tomllib.loads((folder / row["recipe"]).read_text(encoding="utf-8")))
+    try:
+        return recipe_from_dict(tomllib.loads((folder / row["recipe"]).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise InputError(f"{folder / row['recipe']} is missing: collect the row again") from None

@@ -106,6 +106,18 @@ def stored(probs: Array, labels: Array) -> Array:
     return exact if len(probs) == 1 or abs(change) > ROUNDING else rounded
 
 
+def numbered_on(traces: Sequence[Array]) -> Array:
+    """Traces as one, with chains numbered on: every run counts its own from 0."""
+    found, first = [], 0.0
+    for own in traces:
+        trace = own.copy()
+        if len(trace):
+            trace[:, 0] += first - trace[:, 0].min()
+            first = trace[:, 0].max() + 1
+        found.append(trace)
+    return np.concatenate(found)
+
+
 def doubts(probs: Array) -> dict[str, Array]:
     """Entropy, and what the likeliest class leaves over, of each row of `probs` [examples, classes].
 
@@ -182,6 +194,13 @@ def by_predictor(names: Sequence[str]) -> list[list[str]]:
     return list(groups.values())
 
 
+def check_name(name: str) -> str:
+    """`name` itself, if files can be called by it."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise InputError(f"a row called {name}: it names files, so use letters, digits, dots and dashes")
+    return name
+
+
 def check_alike(runs: Sequence[tuple[str, Recipe]]) -> None:
     """Runs of one row differ in their seeds, and in nothing that changes what is sampled; each with where it lies."""
     first, values = runs[0][0], flat(runs[0][1])
@@ -201,6 +220,15 @@ def save_json(path: Path, value: Any) -> None:
     """JSON for people: indented, with lists of numbers or names on one line."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     write(path, re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n")
+
+
+def save_row(folder: Path, row: Row) -> None:
+    """The row's JSON; files of its predictors that it does not name, of an earlier row of that name, are removed."""
+    save_json(folder / f"{row['row']}.row.json", row)
+    own = re.compile(rf"{re.escape(row['row'])}-\d+(\.part\d+|\.last\d*)*\.npz")
+    for path in folder.glob("*.npz"):
+        if own.fullmatch(path.name) and path.name not in row["probabilities"]:
+            path.unlink()
 
 
 def load_rows(folder: Path) -> list[Row]:

@@ -93,15 +93,25 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
 def title(collected: Row, recipe: dict[str, Any], kind: str) -> str:
     """What a row is called: the label it was collected with, or method and network; and which of its predictions."""
     model, likelihood = recipe["model"], recipe["target"]["likelihood"]
-    name = METHODS[recipe["sampler"]["name"]] + {"bn": " + BatchNorm", "frn": " + FRN"}.get(model["norm"], "")
+    name = ("SGD in cycles" if _is_control(recipe) else METHODS[recipe["sampler"]["name"]]) + {
+        "bn": " + BatchNorm",
+        "frn": " + FRN",
+    }.get(model["norm"], "")
     name += f", {NETWORKS.get(model['name'], model['name'])}-{model['depth']}"
     name += f"×{model['width']}" if "width" in model else ""
     name += "" if likelihood == "categorical" else f", {likelihood} likelihood"
+    if _is_control(recipe):
+        kind = {LAST: "last network", PREDICTIVE: "average"}[kind]
     name = collected["label"] or name
     done = "" if collected["status"] == "done" else ", unfinished"
     if kind == ENSEMBLE:
         return f"Deep ensemble of {collected['samples']}: {name}{done}"
     return f"{name}{'' if kind == NETWORK else f', {kind}'}{done}"
+
+
+def _is_control(recipe: dict[str, Any]) -> bool:
+    """At T = 0 all samplers are SGD with momentum, and sample nothing."""
+    return recipe["sampler"]["name"] != "sgd" and recipe["sampler"].get("temperature") == 0
 
 
 def _spread(each: Sequence[dict[str, float]]) -> dict[str, float] | None:
@@ -114,7 +124,7 @@ def _spread(each: Sequence[dict[str, float]]) -> dict[str, float] | None:
 def paper_numbers(recipe: dict[str, Any], kind: str) -> dict[str, float] | None:
     """Accuracy and NLL of the paper's row, where this is its network and one of its rows."""
     model = recipe["model"]
-    if (recipe["data"]["name"], model["depth"], model.get("width")) != ("cifar10", 56, 32):
+    if (recipe["data"]["name"], model["depth"], model.get("width")) != ("cifar10", 56, 32) or _is_control(recipe):
         return None
     found = PAPER.get((recipe["sampler"]["name"], model["norm"], kind))
     return None if found is None else {"accuracy": found[0], "nll": found[1]}
@@ -140,13 +150,17 @@ def by_samples(predictors: Sequence[Predictor]) -> dict[str, list[float]]:
 
 def save(folder: Path, rows: Sequence[Row]) -> None:
     """table.json, and the last samples in files of their own, so that the one rule holds for their rows too."""
+    stale = {path.name for path in folder.glob("*.last*.npz")}
     for collected in load_rows(folder):
         if any(row["run"] == collected["row"] and row["kind"] == LAST for row in rows):
             predictors = load_predictors(folder, collected)
             for found, files in zip(predictors, _last_files(collected, predictors), strict=True):
+                stale -= set(files)
                 for sample, file in zip(found.final, files, strict=True):
                     alone = Predictor(sample[None], found.labels, found.epochs[-1:], found.trace[:0])
                     save_predictor(folder, file.removesuffix(".npz"), alone)
+    for name in stale:
+        (folder / name).unlink()
     save_json(folder / "table.json", rows)
 
 

@@ -43,6 +43,7 @@ def test_pages_show_that_table(page, published):
     expected = tabling.blocks(published)
     for name, text in tabling.found_blocks(PAGES[page]).items():
         assert text == expected[name], f"run python benchmarks/cifar10.py table --into {page}"
+    assert page == "README.md" or tabling.found_blocks(DOCS).keys() == expected.keys()
 
 
 def test_readme_has_the_table_if_and_only_if_there_is_one(published):
@@ -175,10 +176,25 @@ def test_what_is_said_in_short_is_what_was_found(explored):
         "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, 100 epochs",
     )
     *first, chains, control = table_after("## In short")
-    for (what, nll, _), name in zip(first, names, strict=True):
+    ends = {
+        "1,000 epochs (test)": {"T.02-s.003, 1000 epochs", "(the row atmc-cold-one)"},
+        "975 epochs (test)": {"(the row atmc-cold as it was)"},
+    }
+    for (what, nll, rest), name in zip(first, names, strict=True):
         assert agree(nll, explored[name]["samples"][1]["predictive nll"]), what
+        for words, long in ends.items():
+            if words in rest:
+                last = [
+                    run["samples"][-1]["predictive nll"] for key, run in explored.items() if key.endswith(tuple(long))
+                ]
+                assert any(agree(re.search(r"(\.\d+) after", rest)[1], nll) for nll in last), what
     four = explored[FOUR]
-    assert agree(chains[1], np.mean([s["single nll"] for s in four["samples"]]) - four["pairs"]["two"])
+    alone = np.mean([s["single nll"] for s in four["samples"]])
+    assert agree(chains[1], alone - four["pairs"]["two"])
+    assert agree(re.match(r"(\.\d+) if of one", chains[2])[1], alone - four["pairs"]["one"])
+    row = json.loads((RESULTS / "atmc-cold.row.json").read_text(encoding="utf-8"))
+    assert agree(re.search(r"the row: (\.\d+) after 4 × 250 epochs \(test\)", chains[2])[1], row["nll"])
+    assert f"(.{round(1e4 * row['nll'])}, one seed)" in DOCS
     zero, other = (explored[name]["samples"][1]["predictive nll"] for name in CONTROLS)
     assert agree(control[1], zero)
     assert agree(re.search(r"and (\S+) with another seed", control[2])[1], other)
@@ -238,15 +254,19 @@ def test_what_several_chains_gain_is_what_the_probabilities_say():
         change = np.subtract(kept[than], kept["several"], dtype=np.float64)
         return change.mean(), change.std(ddof=1) / len(change) ** 0.5
 
+    groups = [np.load(RESULTS / f"{name}-0.npz")["probs"].astype(np.float64) for name in ("atmc-cold", "sgnht-cold")]
+    own, other = ([-np.log(p[c::4].mean(0)[rows, labels]).mean() for c in range(4)] for p in groups)
+    assert all(np.less(own, other))
+    assert f"lower in all four ({np.mean(own):.3f} and {np.mean(other):.3f} on average)".replace("0.", ".") in text
     for words, than in (("The NLL is lower by", "one"), ("ATMC's NLL is lower by", "rival")):
         mean, error = lower(costs, than)
         assert f"{words} {mean:.4f} ± {error:.4f}".replace("0.", ".") in text
     mean, error = lower(right, "one")
     assert f"the accuracy by {100 * mean:.2f} ± {100 * error:.2f} points".replace("0.", ".") in text
     probs = several["probs"].astype(np.float64)
-    gains = gain_of_pairs(probs, labels, chains)
+    gains = gain_of_pairs(probs, labels, chains, orders=3999)
     said = f"two samples gain {gains.one:.4f} if they are of one chain and {gains.two:.4f} if they are of two"
-    assert said.replace("0.", ".") in text
+    assert f"{said} (p = {gains.p_value:.4f}".replace("0.", ".") in text
     pairs = list(itertools.combinations(range(16), 2))
     differ = [np.mean(probs[i].argmax(-1) != probs[j].argmax(-1)) for i, j in pairs]
     same = np.array([chains[i] == chains[j] for i, j in pairs])
@@ -265,6 +285,10 @@ def test_the_first_of_four_chains_is_the_one_chain_again():
 
 def test_what_is_left_without_the_sampler(explored):
     names = (FOUR, "T0.01 after 0, speed 0.0025, hold 0.6, explore 0.8, 100 epochs", *CONTROLS)
+    controls = [explored[name] for name in CONTROLS]
+    usual = [
+        np.mean([s["single accuracy"] for s in explored[FOUR]["samples"] if s["epoch"] == e]) for e in (50.0, 100.0)
+    ]
     for (*_, first, second, both, many, loss), name in zip(table_after("**Take the sampler"), names, strict=True):
         run = explored[name]
         epochs = [[s for s in run["samples"] if s["epoch"] == epoch] for epoch in (50.0, 100.0)]
@@ -277,15 +301,28 @@ def test_what_is_left_without_the_sampler(explored):
         assert agree(loss, run["training_loss"]), name
         if name != FOUR:
             assert scored(both, run["samples"][-1], "predictive"), name
+    gains = [np.mean([s["single nll"] for s in r["samples"]]) - r["samples"][1]["predictive nll"] for r in controls]
+    text = " ".join(DOCS.split())
+    assert (
+        f"({gains[0]:.3f} and {gains[1]:.3f}; {explored[FOUR]['pairs']['one']:.4f} with it)".replace("0.", ".") in text
+    )
+    more = [100 * (s["single accuracy"] - mean) for r in controls for s, mean in zip(r["samples"], usual, strict=True)]
+    assert f"by {min(more):.1f} to {max(more):.1f} points, and two of them".replace("0.", ".") in text
+    cooler, two, three = (
+        explored[f"T{of} after 0, speed {speed}, hold 0.6, explore 0.8, 100 epochs"]["training_loss"]
+        for of, speed in ((0.01, 0.0025), (0.02, 0.002), (0.03, 0.002))
+    )
+    assert f"T = .01 came to {cooler:.3f}, as low as".replace("0.", ".") in text
+    assert f"T = .02 and .03 came to {two:.3f} and {three:.3f}".replace("0.", ".") in text
     before = {round(row[0]): row[1] for row in explored[FOUR]["trace"]["rows"]}[89]
-    assert f"a training loss of {before:.2f} (epoch 89".replace("0.", ".") in DOCS
+    assert f"a training loss of {before:.2f} (epoch 89".replace("0.", ".") in text
 
 
 def test_two_tries_that_gave_nothing(explored):
     text = " ".join(DOCS.split())
     for pattern, name in (
         (
-            r"twice as long gave nothing: (\S+ / \S+) for two",
+            r"twice as long: (\S+ / \S+) for two",
             "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, cycles of 100, 200 epochs",
         ),
         (
@@ -349,7 +386,12 @@ def test_what_is_said_of_the_row_follows_from_its_readings(explored):
     error = np.sqrt(((nll - slope * cycle - level) ** 2).sum() / (len(nll) - 2) / ((cycle - cycle.mean()) ** 2).sum())
     assert f"({slope:+.4f} ± {error:.4f} a cycle)".replace("0.", ".") in DOCS
     virial = np.array([sample["configurational_temperature"] for sample in run["samples"]]) / 0.02
-    assert f"{virial.mean():.2f} ± {virial.std(ddof=1) / len(virial) ** 0.5:.2f} of T".replace("0.", ".") in DOCS
+    text = " ".join(DOCS.split())
+    assert f"{virial.mean():.2f} ± {virial.std(ddof=1) / len(virial) ** 0.5:.2f} of T".replace("0.", ".") in text
+    four = next(run for name, run in explored.items() if "(the row atmc-cold)" in name)["samples"]
+    virial = np.array([sample["configurational_temperature"] for sample in four]) / 0.02
+    said = f"{virial.mean():.2f} ± {virial.std(ddof=1) / len(virial) ** 0.5:.2f} over the {len(four)} of the four"
+    assert said.replace("0.", ".") in text
     kinetic = [row[2] / 0.02 for row in run["trace"]["rows"] if row[0] > 150 and row[0] % 50 > 41]
     assert f"up to {max(kinetic):.2f} T" in DOCS
 

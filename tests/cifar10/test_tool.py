@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from atmc import data
-from atmc.chain.recipe import load_recipe
+from atmc.chain.recipe import load_recipe, recipe_to_toml
 from atmc.chain.rundir import RunDir
 from atmc.chain.runner import run
 from atmc.errors import InputError
@@ -329,24 +329,107 @@ def test_networks_of_two_days_are_an_ensemble(runs, apart, tmp_path):
     for name in ("probs", "labels", "epochs", "last"):
         assert np.array_equal(getattr(one, name), getattr(two, name)), name
     assert one.outside["noise"].astype(float) == pytest.approx(two.outside["noise"].astype(float), abs=1e-3)
-    # Two chains 0 of two runs are two chains here.
-    assert sorted(np.unique(one.trace[:, 0])) == [0, 1]
-    assert np.array_equal(one.trace[:, 1:], two.trace[:, 1:])
-    assert row["validation"][0].keys() == expected["validation"][0].keys()
+    assert np.array_equal(one.trace, two.trace)
+    assert sorted(np.unique(one.trace[:, 0])) == [0, 1]  # the chains 0 of two runs are two chains
+    noted, known = row["validation"][0], expected["validation"][0]
+    assert {key: sorted(values) for key, values in noted.items()} == {key: sorted(known[key]) for key in known}
+
+
+def by_hand(folder, seed, *, samples=2, times=(1.0, 2.0), **changes):
+    """A row of a network with one example and one class of doubt, as another machine may have stored it."""
+    folder.mkdir()
+    sure = np.tile(np.float32([[1e-12, 1.0]]), (samples, 1, 1))  # and wrong: float16 has no such number
+    found = storing.Predictor(
+        probs=sure,
+        labels=np.zeros(1, np.uint8),
+        epochs=np.float32(times),
+        trace=np.float32([[0, 1, 0.5]]),
+        outside={"noise": np.full((1, 2), 0.5 + 0.1 * seed, np.float16)},
+        last=sure[-1:],
+    )
+    row = {
+        **{"row": "x", "label": None, "temperature": 1.0, "augment": "none", "samples": samples, "epochs": times[-1]},
+        **{"chains": 1, "status": "done", "seeds": [seed], "gpu_seconds": 1.5, "rollbacks": seed, "device": ["here"]},
+        **{"versions": {"atmc": "1"}, "data": {"digest": "a"}, "recipe": "x.toml", "validation": [{"nll": [1.0]}]},
+        **dict.fromkeys(storing.SCORES, 0.0),
+        "probabilities": storing.save_predictor(folder, "x-0", found),
+        **changes,
+    }
+    storing.save_json(folder / "x.row.json", row)
+    recipe = load_recipe("digits-atmc", [f"seed={seed}"])
+    (folder / "x.toml").write_text(recipe_to_toml(recipe))
+    return folder
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_differs_between_joined_rows_is_said(together, tmp_path):
+    first = by_hand(tmp_path / "a", 1)
+    unlike = {"status": "unfinished", "device": ["there"], "versions": {"atmc": "2"}, "label": "Other"}
+    second = by_hand(tmp_path / "b", 2, samples=3, times=(0.5, 1.0, 1.5), **unlike)
+    words = ["--row", "x", "--label", "Both", "--name", "y", "--average", "all" if together else "run"]
+    assert tool.main(["join", str(first), str(second), "--out", str(tmp_path), *words]) == 0
+    row = json.loads((tmp_path / "y.row.json").read_text())
+    said = {key: row[key] for key in ("label", "status", "epochs", "seeds", "gpu_seconds", "rollbacks", "device")}
+    assert said == {
+        **{"label": "Both", "status": "unfinished", "epochs": 1.5, "seeds": [1, 2], "gpu_seconds": 3.0},
+        **{"rollbacks": 3, "device": ["here", "there"]},
+    }
+    assert row["versions"] == {"atmc": "1 and 2"}
+    assert (row["samples"], row["chains"]) == ((5, 2) if together else (2, 1))
+    assert row["validation"] == ([{"nll": [1.0, 1.0]}] if together else [{"nll": [1.0]}] * 2)
+    assert row["nll"] == pytest.approx(-math.log(1e-12), rel=1e-5)
+    found = storing.load_predictors(tmp_path, row)
+    if together:
+        assert found[0].probs.dtype == np.float32
+        assert list(found[0].epochs) == [0.5, 1.0, 1.0, 1.5, 2.0]
+        assert len(found[0].final) == 1  # the first row's: the second has not come as far
+        assert found[0].outside["noise"][0, 0] == pytest.approx((2 * 0.6 + 3 * 0.7) / 5, abs=1e-3)
 
 
 def test_rows_that_do_not_belong_together_are_refused(stored, apart, tmp_path, capsys):
-    def refused(*folders: Path) -> str:
-        assert tool.main(["join", *map(str, folders), "--row", "atmc", "--out", str(tmp_path / "no")]) == 2
+    def refused(*folders: Path, row: str = "atmc", more: tuple[str, ...] = ()) -> str:
+        words = ["--row", row, "--out", str(tmp_path / "no"), *more]
+        assert tool.main(["join", *map(str, folders), *words]) == 2
         return capsys.readouterr().err
 
     assert "two runs have the same seed" in refused(apart[0], apart[0])
     assert "a seed comes twice" in refused(stored.folder, apart[1])
     assert "holds no row atmc" in refused(apart[0], tmp_path)
+    assert "it names files" in refused(*apart, more=("--name", "../up"))
+    assert "an ensemble needs a --name" in refused(*apart, more=("--average", "all", "--out", str(apart[0])))
+    assert "has seed 2, which would be lost" in refused(apart[0], more=("--out", str(apart[1])))
+    one = by_hand(tmp_path / "one", 1)
+    assert "different test sets" in refused(one, by_hand(tmp_path / "set", 2, data={"digest": "b"}), row="x")
+    assert "different labels" in refused(one, by_hand(tmp_path / "label", 2, label="B"), row="x")
+    assert "collect them in the same way" in refused(one, by_hand(tmp_path / "part", 2, seeds=["2:0"]), row="x")
+    assert "collect them in the same way" in refused(one, by_hand(tmp_path / "chains", 2, chains=4), row="x")
     recipe = apart[1] / "atmc.toml"
     recipe.write_text(recipe.read_text().replace("cycle_epochs = 2\n", "cycle_epochs = 3\n"))
     assert "schedule.cycle_epochs = 3" in refused(*apart)
+    recipe.unlink()
+    assert "atmc.toml is missing" in refused(*apart)
     assert not (tmp_path / "no").exists()
+
+
+def test_files_of_an_earlier_row_of_that_name_go(stored, apart):
+    first = apart[0]
+    for name in ("atmc-0.part1.npz", "atmc-7.npz", "atmc-0.last3.npz", "atmc-cold-0.npz"):
+        (first / name).write_bytes(b"")
+    assert tool.main(["join", *map(str, apart), "--row", "atmc", "--out", str(first)]) == 0
+    assert {path.name for path in first.glob("*.npz")} == {"atmc-0.npz", "atmc-1.npz", "atmc-cold-0.npz"}
+
+
+def test_a_sampler_at_zero_is_called_what_it_is(stored, tmp_path):
+    shutil.copytree(stored.folder, tmp_path, dirs_exist_ok=True)
+    recipe = tmp_path / "atmc.toml"
+    recipe.write_text(recipe.read_text().replace("temperature = 1.0\n", "temperature = 0.0\n", 1))
+    text = tabling.table_markdown(tabling.build(tmp_path))
+    assert "SGD in cycles, ResNet++-8×2, noisy-dirichlet likelihood, average |" in text
+    assert "last network |" in text
+    assert "posterior" not in text
+    full = {"data": {"name": "cifar10"}, "model": {"depth": 56, "width": 32, "norm": "none"}}
+    assert tabling.paper_numbers({**full, "sampler": {"name": "atmc", "temperature": 0}}, "last sample") is None
+    assert tabling.paper_numbers({**full, "sampler": {"name": "sgd", "temperature": 0}}, "network") is not None
 
 
 def test_different_test_sets_are_refused(stored, tmp_path):

@@ -182,6 +182,20 @@ def test_pairs_of_chains_that_mix_gain_alike() -> None:
     assert abs(np.mean([f.more for f in found if f is not None])) < 0.02
 
 
+def test_that_samples_get_better_with_age_says_nothing_of_chains() -> None:
+    """Two samples of one chain are never of the same age: where that matters, dealing regardless of it misleads."""
+    found = []
+    for seed in range(40):
+        rng = np.random.default_rng(100 + seed)
+        base, old = 1.5 * rng.normal(size=(1, 1, 300, 4)), 3.0 * rng.normal(size=(2, 1, 300, 4))
+        probs = softmax(base + old + 0.5 * rng.normal(size=(2, 5, 300, 4))).reshape(-1, 300, 4)
+        labels = np.array([rng.choice(4, p=row) for row in probs.mean(0)])
+        found.append(gain_of_pairs(probs, labels, [0, 1, 2, 3, 4] * 2, orders=199))
+    values = np.array([f.p_value for f in found if f is not None])
+    assert abs(values.mean() - 0.5) < 0.15  # above .85 without exception if dealt regardless of age
+    assert np.mean(values <= 0.2) > 0.02
+
+
 def test_pairs_need_two_chains_and_two_samples_of_one() -> None:
     probs, labels, _ = chains_apart(own=0.0, chains=2, draws=2)
     assert gain_of_pairs(probs, labels, [0, 0, 0, 0]) is None
@@ -190,7 +204,7 @@ def test_pairs_need_two_chains_and_two_samples_of_one() -> None:
         gain_of_pairs(probs, labels, [0, 1])
     found = gain_of_pairs(probs, labels, [0, 1, 0, 1])
     assert found is not None
-    assert found.p_value > 0.2  # three ways to deal out four samples prove nothing
+    assert found.p_value > 0.2  # two ways to deal out two pairs prove nothing
 
 
 def test_cosine_distances_are_scipys() -> None:

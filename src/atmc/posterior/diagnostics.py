@@ -183,7 +183,7 @@ class PairGains:
 
     one: float  # both of one chain
     two: float  # of different chains
-    p_value: float  # of a difference as large if the samples were dealt out to the chains at random
+    p_value: float  # of a difference as large if the chains' first samples were dealt out at random, their second, …
 
     @property
     def more(self) -> float:
@@ -199,11 +199,14 @@ def gain_of_pairs(
     If every chain visits all that the posterior has, it does not matter whose samples are averaged. Where two chains
     gain more, each keeps to places of its own for as long as it ran, and several short chains do better than a long one
     for the same number of samples. None without two chains and two samples of one. At most the last `most` samples.
+    Only samples that are as old change places for the p-value: the first of a chain may be worse than its second, and
+    two of one chain are never of the same age.
     """
     array, owner = check_samples(probs), np.asarray(chains)
     if owner.shape != array.shape[:1]:
         raise ValueError(f"{array.shape[0]} samples but {owner.size} chain numbers")
-    array, owner = array[-most:], owner[-most:]
+    age = np.array([np.count_nonzero(owner[:place] == chain) for place, chain in enumerate(owner)])
+    array, owner, age = array[-most:], owner[-most:], age[-most:]
     own = of_the_labels(array, check_labels(labels, *array.shape[1:]))
     first, second = np.triu_indices(len(own), k=1)
     same = owner[first] == owner[second]
@@ -215,12 +218,14 @@ def gain_of_pairs(
         gains[place] = (alone[i] + alone[j]) / 2 + np.log((own[i] + own[j]) / 2).mean()
     measured = gains[~same].mean() - gains[same].mean()
     rng = np.random.default_rng(seed)
-    as_large = 0
+    peers = [np.flatnonzero(age == years) for years in np.unique(age)]
+    as_large, dealt = 0, owner.copy()
     for _ in range(orders):
-        dealt = rng.permutation(owner)
+        for places in peers:
+            dealt[places] = rng.permutation(owner[places])
         alike = dealt[first] == dealt[second]
         as_large += gains[~alike].mean() - gains[alike].mean() >= measured
-    return PairGains(float(gains[same].mean()), float(gains[~same].mean()), (1 + as_large) / (1 + orders))
+    return PairGains(float(gains[same].mean()), float(gains[~same].mean()), float((1 + as_large) / (1 + orders)))
 
 
 def _arviz() -> Any:
