@@ -318,6 +318,39 @@ def test_what_is_left_without_the_sampler(explored):
     assert f"a training loss of {before:.2f} (epoch 89".replace("0.", ".") in text
 
 
+def test_heat_goes_with_the_temperature(explored):
+    def loss(of: float, rest: str) -> float:
+        return explored[f"T{of:g} after 0, {rest}, 100 epochs"]["training_loss"]
+
+    fast, slow = "speed 0.003, hold 0, explore 0.6", "speed 0.002, hold 0.6, explore 0.8"
+    runs = [
+        (0.01, loss(0.01, fast), 0.02, loss(0.02, "thermostats that follow")),
+        (0.02, loss(0.02, "thermostats that follow"), 0.05, loss(0.05, "thermostats that follow")),
+        (
+            0.01,
+            loss(0.01, "speed 0.0025, hold 0.6, explore 0.8"),
+            0.02,
+            loss(0.02, "speed 0.0025, hold 0.6, explore 0.8"),
+        ),
+        (0.02, loss(0.02, slow), 0.03, loss(0.03, slow)),
+    ]
+    *found, dirichlet = table_after("**How hot is T?**")
+    directions = []
+    for (_, said, losses, per, d), (low, one, high, two) in zip(found, runs, strict=True):
+        slope = (two - one) / (high - low)
+        assert [float(value) for value in said.split(", ")] == [low, high]
+        assert all(map(agree, losses.split(", "), (one, two)))
+        assert float(per) == pytest.approx(slope, abs=0.051)
+        assert float(d.replace(",", "")) == pytest.approx(2 * 45_000 * slope, abs=5_001)
+        directions.append(float(d.replace(",", "")))
+    run = explored["T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0, explore 0.6, 100 epochs"]
+    fit = sum(np.log(2 * np.pi * NoisyDirichlet(0.01).moments(right)[1]) for right in (True, *[False] * 9)) / 2
+    assert dirichlet[2].startswith(f"{run['training_loss']:.1f} ({fit:.1f} is")
+    assert float(dirichlet[3]) == pytest.approx(run["training_loss"] - fit, abs=0.06)
+    assert float(dirichlet[4].replace(",", "")) == pytest.approx(90_000 * (run["training_loss"] - fit), abs=5_001)
+    assert f"determine {min(directions):,.0f} to {max(directions):,.0f}" in " ".join(DOCS.split())
+
+
 def test_two_tries_that_gave_nothing(explored):
     text = " ".join(DOCS.split())
     for pattern, name in (
