@@ -93,10 +93,8 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
 def title(collected: Row, recipe: dict[str, Any], kind: str) -> str:
     """What a row is called: the label it was collected with, or method and network; and which of its predictions."""
     model, likelihood = recipe["model"], recipe["target"]["likelihood"]
-    name = ("SGD in cycles" if _is_control(recipe) else METHODS[recipe["sampler"]["name"]]) + {
-        "bn": " + BatchNorm",
-        "frn": " + FRN",
-    }.get(model["norm"], "")
+    name = "SGD in cycles" if _is_control(recipe) else METHODS[recipe["sampler"]["name"]]
+    name += {"bn": " + BatchNorm", "frn": " + FRN"}.get(model["norm"], "")
     name += f", {NETWORKS.get(model['name'], model['name'])}-{model['depth']}"
     name += f"×{model['width']}" if "width" in model else ""
     name += "" if likelihood == "categorical" else f", {likelihood} likelihood"

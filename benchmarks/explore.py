@@ -30,7 +30,7 @@ from atmc.posterior import metrics
 from atmc.posterior.diagnostics import gain_of_pairs
 
 HELD_OUT = ["data.validation=5000", 'run.evaluate=["validation"]', "run.checkpoint_minutes=30"]
-SCORES = ("accuracy", "nll")
+SCORES = ("accuracy", "nll", "ece")
 READINGS = ("kinetic_temperature", "thermostat_q50", "thermostat_q99")
 SPARE = 15.0  # seconds: no run is begun with less time than that
 

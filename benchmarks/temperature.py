@@ -22,10 +22,10 @@ from atmc.chain.manifest import versions
 from atmc.chain.recipe_rules import check_recipe
 from atmc.chain.rundir import RunDir
 from atmc.chain.settings import Recipe, SamplerSection, ScheduleSection, TargetSection
-from atmc.posterior import metrics
 from atmc.report.files import write
 from atmc.report.ink import WIDE, Ink, sheet, svg
 from cifar10_rows import save_json
+from explore import read
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "temperature"
 TEMPERATURES = (1.0, 0.3, 0.1, 0.03)
@@ -56,22 +56,19 @@ def recipes() -> dict[str, Recipe]:
 
 def measured(name: str, folder: Path) -> dict[str, Any]:
     """A row: scores of one sample on average and of all together, and how well the training images are fitted."""
-    opened = RunDir.open(folder)
-    probs, labels = opened.predictions("validation").numpy(), opened.labels("validation").numpy()
-    alone = [metrics.scores(sample, labels) for sample in probs]
-    together = metrics.scores(metrics.predictive(probs), labels)
-    logs = [row for row in opened.metrics() if row["event"] == "log"]
-    ends = {row["chain"]: row["loss"] for row in logs}  # the last of each chain
+    found = read(folder)
+    alone = [sample["single"] for sample in found["samples"]]
+    ends = {row["chain"]: row["loss"] for row in found["curve"]}  # the last of each chain
     return {
         "row": name,
-        "samples": len(probs),
+        "samples": len(alone),
         **{f"single {score}": sum(one[score] for one in alone) / len(alone) for score in ("accuracy", "nll")},
         "each nll": [round(one["nll"], 4) for one in alone],
-        **{score: together[score] for score in ("accuracy", "nll", "ece")},
+        **found["samples"][-1]["predictive"],
         "training_loss": sum(ends.values()) / len(ends),
-        "seconds": round(max(row["seconds"] for row in logs), 1),
-        "rollbacks": sum(row["event"] == "rollback" for row in opened.metrics()),
-        "recipe": opened.recipe.to_dict(),
+        "seconds": round(found["seconds"], 1),
+        "rollbacks": sum(row["event"] == "rollback" for row in found["events"]),
+        "recipe": RunDir.open(folder).recipe.to_dict(),
     }
 
 

@@ -1,0 +1,45 @@
+"""Small real runs (the digits recipe shrunk to seconds), and the rows that are collected from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from atmc.chain.recipe import load_recipe
+from atmc.chain.runner import run
+
+from .rescored import collecting, tabling
+
+TINY = ["model.width=2", "schedule.epochs=6", "schedule.cycle_epochs=2", "schedule.burn_in_epochs=0", "run.device=cpu"]
+HELD = ["data.validation=97", 'run.evaluate=["test", "validation"]']
+SGD = ["model.width=2", "schedule.epochs=3", "run.device=cpu"]
+
+
+@pytest.fixture(scope="package")
+def runs(tmp_path_factory):
+    """Two seeds of a chain, the first again without test predictions, and two networks trained side by side."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def make(name: str, recipe: str, settings: list[str]) -> Path:
+        return run(load_recipe(recipe, settings), folder / name, progress=None).path
+
+    return SimpleNamespace(
+        one=make("one", "digits-atmc", [*TINY, *HELD, "seed=1"]),
+        two=make("two", "digits-atmc", [*TINY, *HELD, "seed=2"]),
+        blind=make("blind", "digits-atmc", [*TINY, *HELD, "seed=1", 'run.evaluate=["validation"]']),
+        ensemble=make("ensemble", "digits-sgd", [*SGD, "chains=2"]),
+    )
+
+
+@pytest.fixture(scope="package")
+def stored(runs, tmp_path_factory):
+    """Rows collected from these runs, with the table made of them."""
+    folder = tmp_path_factory.mktemp("results")
+    collecting.collect([runs.one, runs.two], "atmc", folder, outside=["noise"])
+    collecting.collect([runs.ensemble], "ensemble", folder, outside=[])
+    collecting.collect([runs.ensemble], "sgd", folder, average="chain", outside=[])
+    rows = tabling.build(folder)
+    tabling.save(folder, rows)
+    return SimpleNamespace(folder=folder, rows=rows)
