@@ -205,6 +205,12 @@ def test_pairs_need_two_chains_and_two_samples_of_one() -> None:
     found = gain_of_pairs(probs, labels, [0, 1, 0, 1])
     assert found is not None
     assert found.p_value > 0.2  # two ways to deal out two pairs prove nothing
+    assert found.least == 1 / 2
+    probs, labels, chains = chains_apart(own=3.0, chains=4, draws=2)  # as far apart as can be
+    far = gain_of_pairs(probs, labels, chains)
+    assert far is not None
+    assert far.least == 1 / 24
+    assert far.p_value == pytest.approx(far.least, abs=0.02)
 
 
 def test_cosine_distances_are_scipys() -> None:

@@ -17,6 +17,7 @@ when there are too few samples to tell.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -184,6 +185,7 @@ class PairGains:
     one: float  # both of one chain
     two: float  # of different chains
     p_value: float  # of a difference as large if the chains' first samples were dealt out at random, their second, …
+    least: float  # p-value that so few samples can have: one in so many ways to deal them
 
     @property
     def more(self) -> float:
@@ -225,7 +227,15 @@ def gain_of_pairs(
             dealt[places] = rng.permutation(owner[places])
         alike = dealt[first] == dealt[second]
         as_large += gains[~alike].mean() - gains[alike].mean() >= measured
-    return PairGains(float(gains[same].mean()), float(gains[~same].mean()), float((1 + as_large) / (1 + orders)))
+    # Which chain is called which does not matter: the ages but one can be dealt.
+    sizes = sorted(places.size for places in peers)
+    ways = math.prod(math.factorial(size) for size in sizes[:-1])
+    return PairGains(
+        one=float(gains[same].mean()),
+        two=float(gains[~same].mean()),
+        p_value=float((1 + as_large) / (1 + orders)),
+        least=1 / min(ways, 1 + orders),
+    )
 
 
 def _arviz() -> Any:

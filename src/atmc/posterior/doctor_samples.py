@@ -119,7 +119,7 @@ def averaging(v: Vitals) -> list[Advice]:
 def reached(v: Vitals) -> list[Advice]:
     """Does each chain get to where the others are?"""
     p = v.pairs
-    if p is None or v.samples < FEW:
+    if p is None or v.samples < FEW or p.least >= SIGNIFICANT:  # too few to tell, in either direction
         return []
     evidence = (
         f"On {v.split} the NLL of two samples together is {p.one:.4f} below their own if they are of one chain, and "
