@@ -48,6 +48,11 @@ class Line:
     marker: str = "o"
 
     @property
+    def dashes(self) -> str:
+        """What tells lines of one colour apart where there are no points."""
+        return {"o": "-", "s": "--", "^": ":"}[self.marker]
+
+    @property
     def averages(self) -> bool:
         """Whether there is more than one sample to average."""
         return min(len(found.probs) for found in self.predictors) > 1
@@ -173,7 +178,7 @@ def loss(lines: Sequence[Line], ink: Ink) -> Figure:
         for line in lines:
             name: str | None = line.name
             for epochs, values in chains(line.predictors[0].trace):
-                axes.plot(epochs, values, color=line.colour, linewidth=0.8, alpha=0.8, label=name)
+                axes.plot(epochs, values, line.dashes, color=line.colour, linewidth=0.8, alpha=0.8, label=name)
                 name = None
         axes.set_yscale("log")
         low, high = axes.get_ylim()

@@ -1,16 +1,18 @@
-"""Small real runs (the digits recipe shrunk to seconds), and the rows that are collected from them."""
+"""Small real runs (the digits recipe shrunk to seconds) with the rows collected from them, and the long ones kept."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from atmc.chain.recipe import load_recipe
 from atmc.chain.runner import run
 
-from .rescored import collecting, tabling
+from .rescored import RESULTS, collecting, tabling
 
 TINY = ["model.width=2", "schedule.epochs=6", "schedule.cycle_epochs=2", "schedule.burn_in_epochs=0", "run.device=cpu"]
 HELD = ["data.validation=97", 'run.evaluate=["test", "validation"]']
@@ -43,3 +45,10 @@ def stored(runs, tmp_path_factory):
     rows = tabling.build(folder)
     tabling.save(folder, rows)
     return SimpleNamespace(folder=folder, rows=rows)
+
+
+@pytest.fixture(scope="package")
+def explored() -> dict[str, dict[str, Any]]:
+    """The runs of exploration.json at full size, by name."""
+    runs = json.loads((RESULTS / "exploration.json").read_text(encoding="utf-8"))["runs"]
+    return {run["name"]: run for run in runs if run["network"] == "resnetpp-56x32"}

@@ -13,37 +13,12 @@ import pytest
 from atmc.posterior.diagnostics import gain_of_pairs
 from atmc.target.likelihoods import NoisyDirichlet
 
-from .rescored import RESULTS, ROOT, exploring
+from .rescored import RESULTS, exploring
+from .told import DOCS, TEXT, agree, scored, table_after
 
-DOCS = (ROOT / "docs" / "cifar10.md").read_text(encoding="utf-8")
 FOUR = "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, four chains of 100 epochs"
+SHORT = "speed 0.0025, hold 0.6, explore {}, cycles of 25, 100 epochs"
 CONTROLS = [f"T0.02 after 0, speed 0.0025, hold 0.6, explore 0.99{seed}, 100 epochs" for seed in ("", ", seed 1")]
-
-
-@pytest.fixture(scope="module")
-def explored() -> dict[str, dict[str, Any]]:
-    """The runs of exploration.json by name."""
-    runs = json.loads((RESULTS / "exploration.json").read_text(encoding="utf-8"))["runs"]
-    return {run["name"]: run for run in runs if run["network"] == "resnetpp-56x32"}
-
-
-def table_after(words: str) -> list[list[str]]:
-    """The cells of the first table of the page after some words, without its head."""
-    lines = DOCS[DOCS.index(words) :].splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("| "))
-    found = itertools.takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
-
-
-def agree(said: str, kept: float, digits: int = 3) -> bool:
-    """Whether a number of the page is one that is kept, in four digits: both were rounded from the same."""
-    return abs(float(said.replace(",", "")) - kept) < 0.5 * 10**-digits + 0.5 * 10**-4 * max(1.0, abs(kept))
-
-
-def scored(cell: str, sample: dict[str, Any], what: str) -> bool:
-    """Whether a cell as 94.1 / .211 has the scores of a sample."""
-    accuracy, nll = cell.split(" / ")
-    return agree(accuracy, 100 * sample[f"{what} accuracy"], 1) and agree(nll, sample[f"{what} nll"])
 
 
 @pytest.mark.parametrize(
@@ -100,13 +75,12 @@ def test_scores_of_runs_that_explore_are_those_kept(explored, words, first, colu
 
 
 def test_narrow_priors_were_worse(explored):
-    text = " ".join(DOCS.split())
     base = "T0.02 after 0, speed 0.003, hold 0, explore 0.6, prior scale"
     for scale, pattern in (
         (0.2, r"had (\S+ / \S+) for its two samples \(b = \.2 .*?training loss (\S+)\)"),
         (0.02, r"and (\S+ / \S+) with b = \.02 \(training loss (\S+)\)"),
     ):
-        run, said = explored[f"{base} {scale:g}, 100 epochs"], re.search(pattern, text)
+        run, said = explored[f"{base} {scale:g}, 100 epochs"], re.search(pattern, TEXT)
         assert scored(said[1], run["samples"][-1], "predictive")
         assert agree(said[2], run["training_loss"])
 
@@ -114,14 +88,13 @@ def test_narrow_priors_were_worse(explored):
 def test_how_the_heat_comes_in_at_one(explored):
     run = explored["T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0, explore 0.6, 100 epochs"]
     loss = {round(row[0]): row[1] for row in run["trace"]["rows"]}
-    text = " ".join(DOCS.split())
-    assert f"the loss is {loss[29]:.1f} at epoch 29" in text
-    assert f"and {loss[33]:.1f} at epoch 33" in text
-    assert f"is {loss[49]:.1f} at epoch 49" in text
+    assert f"the loss is {loss[29]:.1f} at epoch 29" in TEXT
+    assert f"and {loss[33]:.1f} at epoch 33" in TEXT
+    assert f"is {loss[49]:.1f} at epoch 49" in TEXT
     momenta, positions = run["trace"]["rows"][-1][2], run["samples"][-1]["configurational_temperature"]
-    assert f"(momenta {momenta:.2f}, positions {positions:.2f})" in text
+    assert f"(momenta {momenta:.2f}, positions {positions:.2f})" in TEXT
     variances = [NoisyDirichlet(0.01).moments(right)[1] for right in (True, *[False] * 9)]
-    assert f"({sum(np.log(2 * np.pi * v) for v in variances) / 2:.1f} would be a perfect fit.)" in text
+    assert f"({sum(np.log(2 * np.pi * v) for v in variances) / 2:.1f} would be a perfect fit.)" in TEXT
     fast = explored["T1 after 0, noisy Dirichlet 0.01, speed 0.003, hold 0, explore 0.6, 100 epochs"]
     steps = [back["diverged_at"] for back in fast["rollbacks"]] + [int(re.search(r"at step (\d+)", fast["note"])[1])]
     assert len(steps) == 4
@@ -136,7 +109,7 @@ def test_what_is_said_in_short_is_what_was_found(explored):
         "T0.02 after 0, thermostats that follow, 100 epochs",
         "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, 100 epochs",
     )
-    *first, chains, control = table_after("## In short")
+    *first, chains, control, short = table_after("## In short")
     ends = {
         "1,000 epochs (test)": {"T.02-s.003, 1000 epochs", "(the row atmc-cold-one)"},
         "975 epochs (test)": {"(the row atmc-cold as it was)"},
@@ -153,9 +126,17 @@ def test_what_is_said_in_short_is_what_was_found(explored):
     alone = np.mean([s["single nll"] for s in four["samples"]])
     assert agree(chains[1], alone - four["pairs"]["two"])
     assert agree(re.match(r"(\.\d+) if of one", chains[2])[1], alone - four["pairs"]["one"])
-    row = json.loads((RESULTS / "atmc-cold.row.json").read_text(encoding="utf-8"))
-    assert agree(re.search(r"the row: (\.\d+) after 4 × 250 epochs \(test\)", chains[2])[1], row["nll"])
-    assert f"(.{round(1e4 * row['nll'])}, one seed)" in DOCS
+    rows = [
+        json.loads((RESULTS / f"{row}.row.json").read_text(encoding="utf-8"))["nll"]
+        for row in ("atmc-cold", "atmc-short", "ensemble-sgd")
+    ]
+    for (*_, rest), nll in zip((chains, short), rows, strict=False):
+        assert agree(re.search(r"the row: (\.\d+) after 4 × 250 epochs \(test\)", rest)[1], nll)
+    assert "(.{} and .{}, one seed each)".format(*(round(1e4 * nll) for nll in rows[:2])) in TEXT
+    assert agree(re.search(r"far behind: 93\.2 / (\.\d+)\.", TEXT)[1], rows[2])
+    assert agree(short[1], explored[f"T0.005 after 0, {SHORT.format(0.8)}"]["samples"][3]["predictive nll"])
+    without = explored[f"T0.02 after 0, {SHORT.format(0.98)}"]["samples"][3]["predictive nll"]
+    assert agree(re.match(r"(\.\d+) without the sampler", short[2])[1], without)
     zero, other = (explored[name]["samples"][1]["predictive nll"] for name in CONTROLS)
     assert agree(control[1], zero)
     assert agree(re.search(r"and (\S+) with another seed", control[2])[1], other)
@@ -174,9 +155,8 @@ def test_the_run_that_was_the_row_before_is_kept(explored):
 def test_neighbours_in_the_chain_differ_nearly_as_much_as_distant_samples():
     labels = np.load(RESULTS / "atmc-cold-one-0.npz")["probs"].astype(np.float32).argmax(-1)
     one, four, twelve = (100 * np.mean(labels[lag:] != labels[:-lag]) for lag in (1, 4, 12))
-    text = " ".join(DOCS.split())
-    assert f"disagree on {one:.1f} % of the test images, samples four cycles apart on {four:.1f} %, twelve" in text
-    assert f"cycles apart on {twelve:.1f} %" in text
+    assert f"disagree on {one:.1f} % of the test images, samples four cycles apart on {four:.1f} %, twelve" in TEXT
+    assert f"cycles apart on {twelve:.1f} %" in TEXT
 
 
 def test_another_start_brings_more_than_another_sample():
@@ -189,7 +169,7 @@ def test_another_start_brings_more_than_another_sample():
         for p in (chain, np.concatenate([chain, other]))
     )
     said = f"on {differ:.1f} %, and as an {len(chain) + 1}th member it takes {before:.4f} to {after:.4f}"
-    assert said.replace("0.", ".") in " ".join(DOCS.split())
+    assert said.replace("0.", ".") in TEXT
 
 
 def test_two_chains_gain_more_than_one_on_held_out_images(explored):
@@ -204,7 +184,7 @@ def test_two_chains_gain_more_than_one_on_held_out_images(explored):
 
 def test_what_several_chains_gain_is_what_the_probabilities_say():
     several, one, rival = (np.load(RESULTS / f"{name}-0.npz") for name in ("atmc-cold", "atmc-cold-one", "sgnht-cold"))
-    text, labels, chains = " ".join(DOCS.split()), several["labels"], [0, 1, 2, 3] * 4
+    labels, chains = several["labels"], [0, 1, 2, 3] * 4
     rows = np.arange(len(labels))
     costs, right = {}, {}
     for name, stored in (("several", several), ("one", one), ("rival", rival)):
@@ -218,24 +198,24 @@ def test_what_several_chains_gain_is_what_the_probabilities_say():
     groups = [np.load(RESULTS / f"{name}-0.npz")["probs"].astype(np.float64) for name in ("atmc-cold", "sgnht-cold")]
     own, other = ([-np.log(p[c::4].mean(0)[rows, labels]).mean() for c in range(4)] for p in groups)
     assert all(np.less(own, other))
-    assert f"lower in all four ({np.mean(own):.3f} and {np.mean(other):.3f} on average)".replace("0.", ".") in text
+    assert f"lower in all four ({np.mean(own):.3f} and {np.mean(other):.3f} on average)".replace("0.", ".") in TEXT
     for words, than in (("The NLL is lower by", "one"), ("ATMC's NLL is lower by", "rival")):
         mean, error = lower(costs, than)
-        assert f"{words} {mean:.4f} ± {error:.4f}".replace("0.", ".") in text
+        assert f"{words} {mean:.4f} ± {error:.4f}".replace("0.", ".") in TEXT
     mean, error = lower(right, "one")
-    assert f"the accuracy by {100 * mean:.2f} ± {100 * error:.2f} points".replace("0.", ".") in text
+    assert f"the accuracy by {100 * mean:.2f} ± {100 * error:.2f} points".replace("0.", ".") in TEXT
     probs = several["probs"].astype(np.float64)
     gains = gain_of_pairs(probs, labels, chains, orders=3999)
     said = f"two samples gain {gains.one:.4f} if they are of one chain and {gains.two:.4f} if they are of two"
-    assert f"{said} (p = {gains.p_value:.4f}".replace("0.", ".") in text
+    assert f"{said} (p = {gains.p_value:.4f}".replace("0.", ".") in TEXT
     pairs = list(itertools.combinations(range(16), 2))
     differ = [np.mean(probs[i].argmax(-1) != probs[j].argmax(-1)) for i, j in pairs]
     same = np.array([chains[i] == chains[j] for i, j in pairs])
     within, between = (100 * np.mean(np.array(differ)[some]) for some in (same, ~same))
-    assert f"and disagree on {within:.1f} % and {between:.1f} %" in text
+    assert f"and disagree on {within:.1f} % and {between:.1f} %" in TEXT
     alone, together = -np.log(probs[:, rows, labels]).mean(), costs["several"].mean()
     limit = (16 * together - alone) / 15
-    assert f"nearly {limit:.3f} + {alone - limit:.3f}/n. Four".replace("0.", ".") in text
+    assert f"nearly {limit:.3f} + {alone - limit:.3f}/n. Four".replace("0.", ".") in TEXT
 
 
 def test_the_first_of_four_chains_is_the_one_chain_again():
@@ -263,20 +243,26 @@ def test_what_is_left_without_the_sampler(explored):
         if name != FOUR:
             assert scored(both, run["samples"][-1], "predictive"), name
     gains = [np.mean([s["single nll"] for s in r["samples"]]) - r["samples"][1]["predictive nll"] for r in controls]
-    text = " ".join(DOCS.split())
     assert (
-        f"({gains[0]:.3f} and {gains[1]:.3f}; {explored[FOUR]['pairs']['one']:.4f} with it)".replace("0.", ".") in text
+        f"({gains[0]:.3f} and {gains[1]:.3f}; {explored[FOUR]['pairs']['one']:.4f} with it)".replace("0.", ".") in TEXT
     )
     more = [100 * (s["single accuracy"] - mean) for r in controls for s, mean in zip(r["samples"], usual, strict=True)]
-    assert f"by {min(more):.1f} to {max(more):.1f} points, and two of them".replace("0.", ".") in text
+    assert f"by {min(more):.1f} to {max(more):.1f} points, and two of them".replace("0.", ".") in TEXT
     cooler, two, three = (
         explored[f"T{of} after 0, speed {speed}, hold 0.6, explore 0.8, 100 epochs"]["training_loss"]
         for of, speed in ((0.01, 0.0025), (0.02, 0.002), (0.03, 0.002))
     )
-    assert f"T = .01 came to {cooler:.3f}, as low as".replace("0.", ".") in text
-    assert f"T = .02 and .03 came to {two:.3f} and {three:.3f}".replace("0.", ".") in text
+    coldest, settled = (
+        explored[f"T{of} after 0, speed 0.0025, hold 0.6, explore {rest}, 100 epochs"]["training_loss"]
+        for of, rest in ((0.005, "0.8"), (0.02, "0.943, SGD settled first"))
+    )
+    assert (
+        f"T = .01 came to {cooler:.3f}, as low as SGD alone, and T = .005 to {coldest:.3f}".replace("0.", ".") in TEXT
+    )
+    assert f"(below) T = .02 came to {settled:.3f}".replace("0.", ".") in TEXT
+    assert f"T = .02 and .03 came to {two:.3f} and {three:.3f}".replace("0.", ".") in TEXT
     before = {round(row[0]): row[1] for row in explored[FOUR]["trace"]["rows"]}[89]
-    assert f"a training loss of {before:.2f} (epoch 89".replace("0.", ".") in text
+    assert f"a training loss of {before:.2f} (epoch 89".replace("0.", ".") in TEXT
 
 
 def test_heat_goes_with_the_temperature(explored):
@@ -284,15 +270,12 @@ def test_heat_goes_with_the_temperature(explored):
         return explored[f"T{of:g} after 0, {rest}, 100 epochs"]["training_loss"]
 
     fast, slow = "speed 0.003, hold 0, explore 0.6", "speed 0.002, hold 0.6, explore 0.8"
+    usual = "speed 0.0025, hold 0.6, explore 0.8"
     runs = [
         (0.01, loss(0.01, fast), 0.02, loss(0.02, "thermostats that follow")),
         (0.02, loss(0.02, "thermostats that follow"), 0.05, loss(0.05, "thermostats that follow")),
-        (
-            0.01,
-            loss(0.01, "speed 0.0025, hold 0.6, explore 0.8"),
-            0.02,
-            loss(0.02, "speed 0.0025, hold 0.6, explore 0.8"),
-        ),
+        (0.005, loss(0.005, usual), 0.01, loss(0.01, usual)),
+        (0.01, loss(0.01, usual), 0.02, loss(0.02, usual)),
         (0.02, loss(0.02, slow), 0.03, loss(0.03, slow)),
     ]
     *found, dirichlet = table_after("**How hot is T?**")
@@ -309,11 +292,10 @@ def test_heat_goes_with_the_temperature(explored):
     assert dirichlet[2].startswith(f"{run['training_loss']:.1f} ({fit:.1f} is")
     assert float(dirichlet[3]) == pytest.approx(run["training_loss"] - fit, abs=0.06)
     assert float(dirichlet[4].replace(",", "")) == pytest.approx(90_000 * (run["training_loss"] - fit), abs=5_001)
-    assert f"determine {min(directions):,.0f} to {max(directions):,.0f}" in " ".join(DOCS.split())
+    assert f"determine {min(directions):,.0f} to {max(directions):,.0f}" in TEXT
 
 
 def test_two_tries_that_gave_nothing(explored):
-    text = " ".join(DOCS.split())
     for pattern, name in (
         (
             r"twice as long: (\S+ / \S+) for two",
@@ -324,8 +306,8 @@ def test_two_tries_that_gave_nothing(explored):
             "T1 after 0, categorical, speed 0.001, hold 0, explore 0.6, 100 epochs",
         ),
     ):
-        assert scored(re.search(pattern, text)[1], explored[name]["samples"][-1], "predictive"), name
-    assert agree(re.search(r"for its two samples, training loss (\.\d+)\.\)", text)[1], explored[name]["training_loss"])
+        assert scored(re.search(pattern, TEXT)[1], explored[name]["samples"][-1], "predictive"), name
+    assert agree(re.search(r"for its two samples, training loss (\.\d+)\.\)", TEXT)[1], explored[name]["training_loss"])
 
 
 def test_noise_is_left_out_where_the_gradient_brings_enough(explored):
@@ -333,14 +315,14 @@ def test_noise_is_left_out_where_the_gradient_brings_enough(explored):
         next(run for key, run in explored.items() if name in key) for name in ("row atmc-cold)", "row sgnht-cold)")
     )
     share = np.mean([s["silent_share"] for s in row["samples"] if s["epoch"] == 250.0])
-    assert f"for {100 * share:.0f} % of the parameters at the end of these chains" in " ".join(DOCS.split())
+    assert f"for {100 * share:.0f} % of the parameters at the end of these chains" in TEXT
     assert all(s["silent_share"] == 0 for s in rival["samples"])
 
 
 def test_positions_were_not_at_their_temperature(explored):
     samples = explored["T0.02, thermostats that follow, 150 epochs"]["samples"]
     one, two, three = (f"{s['configurational_temperature'] / 0.02:.2f}".removeprefix("0") for s in samples)
-    assert f"was {one}, {two} and {three} of T at the three samples" in " ".join(DOCS.split())
+    assert f"was {one}, {two} and {three} of T at the three samples" in TEXT
 
 
 @pytest.mark.parametrize(
@@ -380,12 +362,11 @@ def test_what_is_said_of_the_row_follows_from_its_readings(explored):
     error = np.sqrt(((nll - slope * cycle - level) ** 2).sum() / (len(nll) - 2) / ((cycle - cycle.mean()) ** 2).sum())
     assert f"({slope:+.4f} ± {error:.4f} a cycle)".replace("0.", ".") in DOCS
     virial = np.array([sample["configurational_temperature"] for sample in run["samples"]]) / 0.02
-    text = " ".join(DOCS.split())
-    assert f"{virial.mean():.2f} ± {virial.std(ddof=1) / len(virial) ** 0.5:.2f} of T".replace("0.", ".") in text
+    assert f"{virial.mean():.2f} ± {virial.std(ddof=1) / len(virial) ** 0.5:.2f} of T".replace("0.", ".") in TEXT
     four = next(run for name, run in explored.items() if "(the row atmc-cold)" in name)["samples"]
     virial = np.array([sample["configurational_temperature"] for sample in four]) / 0.02
     said = f"{virial.mean():.2f} ± {virial.std(ddof=1) / len(virial) ** 0.5:.2f} over the {len(four)} of the four"
-    assert said.replace("0.", ".") in text
+    assert said.replace("0.", ".") in TEXT
     kinetic = [row[2] / 0.02 for row in run["trace"]["rows"] if row[0] > 150 and row[0] % 50 > 41]
     assert f"up to {max(kinetic):.2f} T" in DOCS
 
@@ -415,4 +396,4 @@ def test_how_much_float16_makes_of_the_last_samples(explored, row):
     exact = np.mean([sample["single nll"] for sample in run["samples"] if sample["epoch"] == 250.0])
     table = json.loads((RESULTS / "table.json").read_text(encoding="utf-8"))
     kept = next(found["nll"] for found in table if (found["run"], found["kind"]) == (row, "last sample"))
-    assert f"too low by {exact - kept:.4f}.)".replace("0.", ".") in " ".join(DOCS.split())
+    assert f"too low by {exact - kept:.4f}.)".replace("0.", ".") in TEXT

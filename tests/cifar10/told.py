@@ -1,0 +1,30 @@
+"""What docs/cifar10.md says, to be held to what is kept: its tables and its numbers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from .rescored import ROOT
+
+DOCS = (ROOT / "docs" / "cifar10.md").read_text(encoding="utf-8")
+TEXT = " ".join(DOCS.split())  # without its line breaks
+
+
+def table_after(words: str) -> list[list[str]]:
+    """The cells of the first table of the page after some words, without its head."""
+    lines = DOCS[DOCS.index(words) :].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| "))
+    found = itertools.takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
+
+
+def agree(said: str, kept: float, digits: int = 3) -> bool:
+    """Whether a number of the page is one that is kept, in four digits: both were rounded from the same."""
+    return abs(float(said.replace(",", "")) - kept) < 0.5 * 10**-digits + 0.5 * 10**-4 * max(1.0, abs(kept))
+
+
+def scored(cell: str, sample: dict[str, Any], what: str) -> bool:
+    """Whether a cell as 94.1 / .211 has the scores of a sample."""
+    accuracy, nll = cell.split(" / ")
+    return agree(accuracy, 100 * sample[f"{what} accuracy"], 1) and agree(nll, sample[f"{what} nll"])
