@@ -2,8 +2,11 @@
 
 import dataclasses
 import math
+import statistics
 import tempfile
+import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from atmc.chain.examples import RunData
+from atmc.chain.manifest import Manifest
+from atmc.chain.pace import Pace, find_pace
 from atmc.chain.progress import Progress
 from atmc.chain.recipe_rules import check_recipe
 from atmc.chain.rundir import RunDir
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
     from atmc.posterior import Posterior
     from atmc.target.priors import PriorRule
 
-RATE = 0.02  # of the SGD that a sampler would be without its noise; see `default_recipe`
+RATE = 0.1  # most, of the SGD with momentum 0.9 that a sampler would be without its noise; see `default_recipe`
 SAMPLERS = ("atmc", "sgnht", "sghmc", "sgld", "sgd")
 Pair = tuple[Any, Any]
 
@@ -64,17 +69,33 @@ def sample(
         data: (inputs, labels) as tensors or arrays, the name of a data set, or an `ImageData`.
         recipe: the name of a sampler ("atmc", "sgnht", "sghmc", "sgld"; "sgd" for one ordinary network), a recipe file,
             or a `Recipe`; its data and network are replaced by those given here.
-        epochs: how often to see the data; more gives more, and better mixed, samples.
-        out: the run directory, where the run is kept and can be gone on with; without one it is kept in memory only.
+        epochs: how often to see the data while sampling (a tenth as many epochs of SGD come first); more gives better
+            mixed samples and, from 4,000 steps on, more of them.
+        out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
+            kept in memory only.
         test: held-out data to evaluate every sample on.
         prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks.
-        likelihood: one of `atmc.likelihoods`; from the labels if not given (whole numbers are classes).
+        likelihood: one of `atmc.likelihoods`; from the labels if not given (whole numbers are classes). A regression
+            should say how noisy its targets are: `atmc.likelihoods.Gaussian(scale)`.
         overrides: more settings, as `"sampler.inertia=0.01"`.
         time_budget: seconds after which to stop, with the samples there are then.
+
+    With a sampler's name as recipe the speed is found by a short walk of SGD on a copy of the network, from curvature
+    and gradient noise (`atmc.chain.pace`). A chain that was not at its temperature in spite of it gives a warning.
     """
+    if epochs is not None and (not isinstance(epochs, int) or epochs < 1):
+        raise InputError(f"epochs must be a whole number of at least 1, not {epochs!r}")
+    if any(p.dtype == torch.float64 for p in model.parameters()):
+        raise InputError("the network is in float64, and runs are in float32: pass model.float()")
     train = _examples(data)
-    settings = _settings(recipe, train, epochs, overrides, likelihood)
+    tuned = isinstance(recipe, Recipe) or str(recipe) not in SAMPLERS
+    past = None if tuned else _begun(out, str(recipe), epochs)
+    settings = _settings(past or recipe, train, epochs, overrides)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(recipe, Recipe))
+    if not tuned and past is None and recipe != "sgd":
+        _check_model(model, train)
+        found = _pace(model, train, dataclasses.replace(settings, target=section), kind, batch_size, device)
+        settings = _settings(recipe, train, epochs, overrides, found)
     changes: dict[str, Any] = {"temperature": temperature, "chains": chains, "seed": seed}
     settings = dataclasses.replace(
         settings,
@@ -93,23 +114,29 @@ def sample(
     if settings.sampler.name != "sgd":
         _check_model(model, train)
     examples = RunData(train, _evaluation(data, test))
-    if out is not None:
-        run(settings, out, time_budget, progress, model=model, data=examples, prior=kind)
-        return _posterior(Path(out), model, keep=False)
-    with tempfile.TemporaryDirectory() as folder:
-        run(settings, folder, time_budget, progress, model=model, data=examples, prior=kind)
-        return _posterior(Path(folder), model, keep=True)
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
+        ended = run(settings, folder, time_budget, progress, model=model, data=examples, prior=kind)
+        posterior = _posterior(Path(folder), model, keep=out is None, stopped=ended.status)
+        _say_if_off(Path(folder), out is not None)
+        return posterior
 
 
-def default_recipe(sampler: str, num_data: int, epochs: int = 100, sharpness: float = 1.0) -> Recipe:
+def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: Pace | None = None) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
-    There are about twenty cycles, of which those after the first third give samples. `sharpness` scales the speed.
+    A tenth as many epochs of SGD come first: thermostats that meet the storm of the first steps remember it for long.
+    Then there are 20 cycles, or as many of 200 steps as there is time for, up to 60; those after the first third give
+    samples. `pace` says how fast to go, and is otherwise RATE.
     """
-    batch = max(1, min(64, num_data // 16))
-    cycle = max(1, epochs // 20)
+    pace = Pace(RATE, RATE) if pace is None else pace
+    batch = default_batch(num_data)
+    cycle = math.ceil(epochs / min(60, max(20, epochs * num_data // batch // 200)))
     schedule = ScheduleSection(
-        epochs=epochs, cycle_epochs=cycle, burn_in_epochs=min(epochs - cycle, cycle * math.ceil(0.3 * epochs / cycle))
+        epochs=epochs,
+        cycle_epochs=cycle,
+        burn_in_epochs=min(epochs - cycle, cycle * math.ceil(0.3 * epochs / cycle)),
+        warm_start_epochs=math.ceil(epochs / 10),
+        warm_start_lr=pace.start,
     )
     if sampler == "sgd":
         plain = ScheduleSection(epochs=epochs, kind="cosine")
@@ -117,10 +144,10 @@ def default_recipe(sampler: str, num_data: int, epochs: int = 100, sharpness: fl
         target = TargetSection(prior="none")
         return Recipe(name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=plain, target=target)
     if sampler == "sgld":
-        moves = SamplerSection(name="sgld", lr=2 * RATE / num_data)
+        moves = SamplerSection(name="sgld", lr=2 * pace.rate / num_data)
     else:
-        # As an optimizer a sampler is SGD with rate speed² N on the mean loss: so the speed that makes it RATE.
-        speed = math.sqrt(RATE * sharpness / num_data)
+        # As an optimizer a sampler is SGD with rate speed² N on the mean loss: so the speed that makes it that rate.
+        speed = math.sqrt(pace.rate / num_data)
         # The paper's ratio of speeds. The limit also keeps a light thermostat from remembering a stormy start.
         fast = {"speed": speed, "max_speed": speed / 0.3, "momentum": 0.9}
         light = {"inertia": 1e-3} if sampler in ("atmc", "sgnht") else {}
@@ -129,14 +156,16 @@ def default_recipe(sampler: str, num_data: int, epochs: int = 100, sharpness: fl
 
 
 def _settings(
-    recipe: str | Path | Recipe, train: ImageData, epochs: int | None, overrides: Sequence[str], likelihood: Any
+    recipe: str | Path | Recipe,
+    train: ImageData,
+    epochs: int | None,
+    overrides: Sequence[str],
+    pace: Pace | None = None,
 ) -> Recipe:
     if isinstance(recipe, Recipe):
         base = recipe
     elif str(recipe) in SAMPLERS:
-        # A Gaussian likelihood of small scale is as much sharper than a categorical one.
-        sharpness = min(1.0, float(getattr(likelihood, "scale", 1.0)))
-        base = default_recipe(str(recipe), len(train), epochs if epochs is not None else 100, sharpness)
+        base = default_recipe(str(recipe), len(train), epochs if epochs is not None else 100, pace)
     else:
         from atmc.chain.recipe import load_recipe
 
@@ -151,6 +180,42 @@ def _settings(
     return base
 
 
+def default_batch(num_data: int) -> int:
+    """At least 16 steps an epoch, and batches of 64 at most."""
+    return max(1, min(64, num_data // 16))
+
+
+def _begun(out: str | Path | None, sampler: str, epochs: int | None) -> Recipe | None:
+    """The settings of the run that is in `out` already, as long as is asked now: it goes on with the pace it has."""
+    if out is None or not Manifest.exists(Path(out)):
+        return None
+    past = RunDir.open(out).recipe
+    if past.sampler.name != sampler or past.model.name != "custom":
+        return None
+    return (
+        past
+        if epochs is None
+        else dataclasses.replace(past, schedule=dataclasses.replace(past.schedule, epochs=epochs))
+    )
+
+
+def _pace(
+    model: nn.Module, train: ImageData, settings: Recipe, rule: Any, batch_size: int | None, device: str | None
+) -> Pace:
+    """How fast this network may be sampled on these data."""
+    from atmc.chain.build import build_likelihood, build_prior
+    from atmc.chain.parallel import pick_device
+    from atmc.target import Potential
+
+    likelihood = build_likelihood(settings)
+
+    def potential(copy: nn.Module) -> Any:
+        return Potential(copy, len(train), build_prior(settings, copy, rule), likelihood, improper_ok=True)
+
+    batch = batch_size or settings.data.batch_size
+    return find_pace(model, train, potential, batch, RATE, pick_device(device or settings.run.device))
+
+
 def _examples(data: Pair | ImageData | str, split: str = "train") -> ImageData:
     if isinstance(data, ImageData):
         return data
@@ -159,6 +224,8 @@ def _examples(data: Pair | ImageData | str, split: str = "train") -> ImageData:
 
         return load(data, split)
     try:
+        if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
+            raise InputError(f"data must be whole tensors, (inputs, labels), not a {type(data).__name__}")
         x, y = (torch.as_tensor(part) for part in data)
     except (TypeError, ValueError) as error:
         raise InputError(f"data must be (inputs, labels), the name of a data set, or an ImageData: {error}") from error
@@ -192,6 +259,8 @@ def _target(
     elif isinstance(prior, str):
         section = dataclasses.replace(section, prior=prior)  # type: ignore[arg-type]
     elif prior is not None:
+        if not hasattr(prior, "assign"):
+            raise InputError(f"prior must be a rule of atmc.priors, as atmc.priors.gaussian(1.0), not {prior!r}")
         section, rule = dataclasses.replace(section, prior="custom"), prior
     elif explicit and section == TargetSection():
         ours = type(model).__name__ == "ResNetPP"
@@ -209,6 +278,11 @@ def _target(
         section = dataclasses.replace(section, likelihood=name, likelihood_options=dataclasses.asdict(likelihood))  # type: ignore[arg-type]
     elif train.labels.is_floating_point() and section.likelihood == "categorical":
         section = dataclasses.replace(section, likelihood="gaussian")
+        warnings.warn(
+            "the labels are not whole numbers, so this is a regression, and its targets are taken to have noise of "
+            "standard deviation 1: say how noisy they are with likelihood=atmc.likelihoods.Gaussian(scale)",
+            stacklevel=3,
+        )
     return section, rule
 
 
@@ -228,12 +302,32 @@ def _check_model(model: nn.Module, train: ImageData) -> None:
         raise InputError(f"this network cannot be sampled: {findings[0]}{more}")
 
 
-def _posterior(folder: Path, model: nn.Module, keep: bool) -> "Posterior":
+def _say_if_off(folder: Path, kept: bool) -> None:
+    """Warn of a chain that was far from the temperature it was asked for, by the median of its readings."""
+    found = RunDir.open(folder)
+    begins = found.recipe.schedule.burn_in_epochs + found.recipe.schedule.warm_start_epochs
+    ratios = [
+        row["kinetic_temperature"] / row["temperature"]
+        for row in found.metrics()
+        if row["event"] == "log" and row["epoch"] > begins and row.get("kinetic_temperature") and row["temperature"] > 0
+    ]
+    if len(ratios) < 5 or 0.5 < statistics.median(ratios) < 2.0:
+        return
+    where = f"; atmc doctor {folder} says more" if kept else ""
+    warnings.warn(
+        f"the chain was at {statistics.median(ratios):.2g} times the temperature it was asked for, so these are no "
+        f"samples of the posterior: standardise inputs and targets, or give it more epochs{where}",
+        stacklevel=3,
+    )
+
+
+def _posterior(folder: Path, model: nn.Module, keep: bool, stopped: str) -> "Posterior":
     from atmc.posterior import Posterior
 
     found = RunDir.open(folder)
     if len(found.bank) == 0:
-        raise RunError("there was no time for a single sample: give a larger time_budget, or fewer epochs")
+        cure = "give a larger time_budget, or fewer epochs" if stopped == "budget" else "let it run for longer"
+        raise RunError(f"there was no time for a single sample: {cure}")
     posterior = Posterior.from_run(found, model)
     if not keep:
         return posterior
