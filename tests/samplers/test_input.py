@@ -49,6 +49,33 @@ def test_bad_hyperparameters_are_named(kit, key, value):
         atmc.ATMC(kit.problem(large=False), **{key: value})
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "words"),
+    [
+        (atmc.ATMC, {"momentum": 0.9}, r"ATMC takes no momentum: .*noise.*ATMC\.from_speeds"),
+        (atmc.SGHMC, {"momentum": 0.9}, r"SGHMC takes no momentum: .*SGHMC\.from_speeds"),
+        (atmc.SGLD, {"momentum": 0.9}, "SGLD takes no momentum: it has none"),
+        (atmc.SGNHT, {"weight_decay": 1e-4}, r"SGNHT takes no weight_decay: .*atmc\.priors\.gaussian"),
+        (atmc.SGLD, {"weight_decay": 1e-4}, r"SGLD takes no weight_decay: .*atmc\.priors\.gaussian"),
+        (atmc.ATMC, {"foreach": True}, "body='foreach'"),
+        (atmc.ATMC, {"temprature": 1.0}, "did you mean temperature"),
+        (atmc.SGHMC, {"betas": (0.9, 0.99)}, "SGHMC takes no betas: it takes lr, mass, .*seed"),
+    ],
+)
+def test_arguments_of_other_optimizers_are_told_what_is_meant(kit, kind, given, words):
+    with pytest.raises(TypeError, match=words):
+        kind(kit.problem(large=False), **given)
+    with pytest.raises(TypeError, match=r"takes no weight_decay: .*atmc\.priors\.gaussian"):
+        atmc.ATMC.from_speeds(kit.problem(large=False), lr=1e-3, speed=1e-3, weight_decay=0.1)
+
+
+def test_weight_decay_of_a_group_is_not_ignored(kit):
+    params = kit.problem(large=False)
+    with pytest.raises(ValueError, match=r"weight_decay of group 0 would do nothing: .*prior"):
+        atmc.ATMC([{"params": params, "weight_decay": 1e-4}])
+    atmc.ATMC([{"params": params, "weight_decay": 0.0, "note": "mine"}])
+
+
 def test_bad_group_leaves_the_sampler_as_it_was(kit):
     params = kit.problem(large=False)
     sampler = atmc.ATMC(params[:2])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -24,6 +26,28 @@ BOUNDS: dict[str, tuple[float, bool, bool]] = {
     "reference_lr": (0.0, False, False),
     "reference_temperature": (0.0, False, False),
 }
+
+#: Arguments of optimizers that a sampler has no use for, and what is meant here instead.
+FOREIGN = {
+    "momentum": "its friction is noise = −log(momentum)/lr; {name}.from_speeds(params, lr, speed, momentum=…) sets it",
+    "weight_decay": "decay is a Gaussian prior, atmc.Potential(model, num_data, prior=atmc.priors.gaussian(scale))",
+    "foreach": "say body='foreach'",
+    "fused": "say body='fused' (the default where it can run)",
+}
+
+
+def refuse_unknown(kind: type, unknown: Iterable[str], shared: Iterable[str]) -> None:
+    """A TypeError, as Python's own, for arguments that a sampler does not have: with what to say instead."""
+    for key in unknown:
+        own = [name for name in inspect.signature(kind).parameters if name not in ("params", "options")]
+        near = difflib.get_close_matches(key, takes := [*own, *shared], n=1)
+        if key == "momentum" and "noise" not in own:
+            hint = "it has none; atmc.SGHMC has"
+        elif key in FOREIGN:
+            hint = FOREIGN[key].format(name=kind.__name__)
+        else:
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(takes)}"
+        raise TypeError(f"{kind.__name__} takes no {key}: {hint}")
 
 
 def choose(key: str, value: Any, allowed: tuple[str | None, ...]) -> None:
@@ -65,6 +89,8 @@ def check_group(group: dict[str, Any], number: int) -> None:
                 f"parameter {parameter_name(group, number, i)} is {p.dtype}: only real floating-point parameters can "
                 "be sampled (split a complex one with torch.view_as_real)"
             )
+    if group.get("weight_decay"):  # other unknown keys are the caller's own notes, as in any optimizer
+        raise ValueError(f"weight_decay of group {number} would do nothing: {FOREIGN['weight_decay']}")
     check_hyperparameters(group, number)
     for key in ("lr", "temperature"):
         value = group[key]

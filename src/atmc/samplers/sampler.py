@@ -23,6 +23,7 @@ from .checks import (
     choose,
     first_nonfinite,
     parameter_name,
+    refuse_unknown,
     whole,
 )
 from .kinetic import sample_momentum
@@ -68,7 +69,9 @@ class Sampler(Optimizer):
         body: str | None = None,
         measure_every: int = 10,
         nonfinite: str | None = None,
+        **unknown: Any,
     ) -> None:
+        refuse_unknown(type(self), unknown, Options.__annotations__)
         choose("scheme", scheme, ("fused", "strang"))
         choose("body", body, (None, *BODIES))
         self.seed = whole("seed", seed)
