@@ -4,8 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from shell import atmc, fails, fingerprint
 from torch import nn
 
@@ -71,6 +73,19 @@ def test_images_that_were_tensors_are_scored_and_not_shown(tmp_path):
     assert atmc("report", "pictures").code == 0
     assert "No images are shown: pictures was made from tensors" in Path("pictures/report.html").read_text()
     fails("report", "pictures", "--ood", "noise", match="only labels and predictions are kept")
+
+
+def test_predict_says_what_can_be_done_with_a_network_of_ones_own(own, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 1, 4, 4), dtype=np.uint8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    posterior = sample(model, (pixels, np.arange(64) % 2), epochs=4, out="pictures", progress=None)
+    Image.fromarray(pixels[0, 0]).save("x.png")
+    line = fails("predict", "pictures", "x.png", match="atmc.Posterior.from_run('pictures', model)")
+    assert "model=" not in line, "no command takes it"
+    posterior.save("saved")  # what the line says works
+    assert "atmc predict FOLDER" in line
+    assert atmc("predict", "saved", "x.png").code == 0
+    fails("predict", own / "bare", "x.png", match="which are not images: in Python, use atmc.Posterior.from_run(")
 
 
 def test_a_run_with_neither_labels_nor_data_says_so(own):

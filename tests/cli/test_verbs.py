@@ -12,6 +12,7 @@ from PIL import Image
 from shell import atmc, fails, fingerprint
 from tiny_recipes import RECIPE, SGD
 
+from atmc.cli.data import _sample_it
 from atmc.cli.images import read_picture
 
 
@@ -243,6 +244,8 @@ def test_data_verbs(tmp_path):
     got = atmc("data", "get", "digits").out
     assert "needs no fetching" in got
     assert "Next: atmc sample digits-atmc" in got
+    assert f"{_sample_it('cifar10')} --out" in (Path(__file__).parents[2] / "README.md").read_text()
+    assert _sample_it("imagenet") == "atmc sample imagenet/atmc"
     fails("data", "get", "cifar1", match="did you mean cifar10?")
     fails("data", "get", "cifar10", "--from", "nowhere", match="nowhere")
 

@@ -28,11 +28,13 @@ def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tupl
     from atmc.report.reading import Reading
 
     reading = Reading(path)
-    posterior = reading.posterior
     shape = tuple(int(n) for n in reading.run.manifest["data"]["shape"])
     if len(shape) != 3:
-        raise InputError(f"{path} was made for examples of shape {list(shape)}, which are not images")
-    return posterior, (shape[0], shape[1], shape[2])
+        raise InputError(
+            f"{path} was made for examples of shape {list(shape)}, which are not images: in Python, use "
+            f"atmc.Posterior.from_run({str(path)!r}, model).predict(x)"
+        )
+    return reading.posterior, (shape[0], shape[1], shape[2])
 
 
 def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[int, int, int]:

@@ -66,6 +66,13 @@ class Reading:
         from atmc.posterior import Posterior
 
         self._need_samples()
+        if self.recipe.model.name == "custom":
+            made = self.run.manifest.get("network", {}).get("class", "a network")
+            raise InputError(
+                f"{self.path} sampled {made}, a network of your own, which no command can make: in Python, use "
+                f"p = atmc.Posterior.from_run({str(self.path)!r}, model) and p.predict(x); after p.save(FOLDER) of a "
+                "network of torch's own layers, atmc predict FOLDER IMAGE.png works too"
+            )
         try:
             return Posterior.from_run(self.run)
         except (ValueError, RuntimeError) as error:
