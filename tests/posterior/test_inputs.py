@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from atmc.data import ArraySource, ImageData
+from atmc.errors import InputError
 from atmc.posterior import Posterior
 from atmc.posterior.inputs import OnDisk, as_batches, pick_device
 
@@ -56,3 +59,36 @@ def test_the_device_named_is_used() -> None:
     assert pick_device(torch.device("cpu"), "cpu").type == "cpu"
     assert pick_device(torch.device("meta"), None).type == "meta"
     assert pick_device(torch.device("cpu"), None).type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("how", ["loop", "together", "auto", "sample_probs"])
+def test_inputs_of_the_wrong_width_are_told_the_right_one(known: bool, how: str) -> None:
+    members = [nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)) for _ in range(3)]
+    posterior = Posterior(members, members[0], shape=(4,) if known else None)
+    wrong = torch.zeros(20, 5)
+    ask = posterior.sample_probs if how == "sample_probs" else partial(posterior.predict, strategy=how)
+    with pytest.raises(InputError, match=r"each input has the shape \[5\], but the network takes \[4\]"):
+        ask(wrong, device="cpu", batch_size=2)
+    assert posterior.predict(torch.zeros(20, 4), device="cpu").probs.shape == (20, 3)
+
+
+def test_images_of_another_size_are_refused_by_the_network_alone() -> None:
+    pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    posterior = Posterior([pooled], pooled, shape=(3, 8, 8))
+    assert posterior.predict(torch.zeros(2, 3, 12, 12), device="cpu").probs.shape == (2, 2)
+    with pytest.raises(InputError, match=r"shape \[1, 8, 8\], but the network takes \[3, 8, 8\]"):
+        posterior.predict(torch.zeros(2, 1, 8, 8), device="cpu")
+    with pytest.raises(InputError, match=r"shape \[1, 8, 8\], but the network takes \[3, 8, 8\]"):
+        Posterior([pooled], pooled).predict(torch.zeros(2, 1, 8, 8), device="cpu")
+
+
+class Broken(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("something else")
+
+
+def test_other_failures_of_a_network_are_left_as_they_are() -> None:
+    posterior = Posterior([Broken(4, 2)], Broken(4, 2), shape=(4,))
+    with pytest.raises(RuntimeError, match=r"^something else$"):
+        posterior.predict(torch.zeros(2, 4), device="cpu")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from atmc.errors import InputError
 from atmc.posterior import Posterior
 from atmc.target.likelihoods import Gaussian
 
@@ -43,3 +44,25 @@ def test_one_sample_and_refusals() -> None:
         lines(2)[:0].regress(torch.randn(5, 3))
     with pytest.raises(RuntimeError, match="NaN"):
         lines(1).regress(torch.full((2, 3), float("nan")), device="cpu")
+
+
+def test_inputs_of_the_wrong_width_are_told_the_right_one() -> None:
+    with pytest.raises(InputError, match=r"each input has the shape \[2\], but the network takes \[3\]"):
+        lines(2).regress(torch.zeros(5, 2), device="cpu")
+
+
+def test_evaluate_is_for_classes_and_names_regress() -> None:
+    with pytest.raises(InputError, match=r"evaluate scores probabilities of classes.*use posterior\.regress"):
+        lines(2).evaluate(torch.randn(5, 3), torch.randn(5, 2))
+
+
+def test_printed_it_is_one_line_with_the_variances() -> None:
+    found = lines(4).regress(torch.randn(300, 3), device="cpu")
+    own = float(found.epistemic.mean())
+    assert repr(found) == (
+        "Estimate(300 examples, 2 outputs, 4 samples; "
+        f"mean variance {0.25 + own:.3g}, of which aleatoric 0.25 and epistemic {own:.3g})"
+    )
+    single = Posterior([nn.Flatten(0)], nn.Flatten(0), likelihood=Gaussian(2.0)).regress(torch.zeros(1, 1))
+    assert repr(single).startswith("Estimate(1 example, 1 output, 1 sample; mean variance 4,")
+    assert len(found) == 300

@@ -89,3 +89,14 @@ def test_doubt_by_name_concat_and_index() -> None:
         Prediction.concat([])
     with pytest.raises(ValueError, match="no posterior samples"):
         from_probs(np.zeros((0, 2, 2)))
+
+
+def test_printed_it_is_one_line_with_the_means() -> None:
+    found = from_probs(random_probs(3, 3, 300, 4))
+    confidence, total, own = (float(t.mean()) for t in (found.confidence, found.entropy, found.epistemic))
+    assert repr(found) == (
+        "Prediction(300 examples, 4 classes, 3 samples; "
+        f"mean confidence {confidence:.3f}, doubt {total:.3f} nats, of which epistemic {own:.3f})"
+    )
+    assert repr(found[:1]).startswith("Prediction(1 example, 4 classes, 3 samples; mean")
+    assert repr(found[:0]) == "Prediction(0 examples, 4 classes, 3 samples)"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from atmc.errors import InputError
 
 
 def home_of(inputs: Any) -> torch.device:
@@ -88,6 +91,34 @@ class Pixels:
         if key not in self._there:  # once: a copy to the device waits for it
             self._there[key] = torch.tensor(self.mean, device=device), torch.tensor(self.std, device=device)
         return self._there[key]
+
+
+@contextmanager
+def fitting(model: nn.Module, shape: tuple[int, ...] | None, raw: Tensor) -> Iterator[None]:
+    """Around a network's call on `raw`: where it fails because inputs have the wrong shape, say which is right.
+
+    Looked at only after a failure, since many networks take images of any size. `shape` is that of one input in
+    training, where it is known.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError) as error:
+        given, said = list(raw.shape[1:]), str(error).splitlines()[0]
+        wanted = _taken(model, given) if shape is None else list(shape)
+        if wanted is None or wanted == given:
+            raise
+        raise InputError(f"each input has the shape {given}, but the network takes {wanted} ({said})") from error
+
+
+def _taken(model: nn.Module, given: list[int]) -> list[int] | None:
+    """The shape that a network's first layer takes, as far as that can be told from the layer alone."""
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    first = next((module for module in model.modules() if isinstance(module, kinds)), None)
+    if isinstance(first, nn.Linear):
+        return [first.in_features] if len(given) == 1 else None  # of several dimensions a flattening may come before it
+    return None if first is None else [first.in_channels, *given[1:]]
 
 
 def first_of(batch: Any) -> Tensor:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from atmc.errors import InputError
 from atmc.posterior.advice import plural
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.forward import Forward
@@ -197,9 +198,14 @@ class Posterior:
         Activations have `dtype`; probabilities are averaged in float64. `strategy` is `loop`, `together`, `graph`, or
         `auto`, which measures; `samples_at_once` limits how many samples are on the device at a time.
         """
-        if getattr(self.likelihood, "task", "classification") != "classification":
-            raise ValueError("this posterior is of a regression, which has no classes: use posterior.regress(x)")
+        self._need_classes("predict gives probabilities of classes")
         return predict(self, x, batch_size, device, dtype, strategy, samples_at_once)
+
+    def _need_classes(self, what: str) -> None:
+        if getattr(self.likelihood, "task", "classification") != "classification":
+            raise InputError(
+                f"{what}, and this posterior is of a regression: use posterior.regress(x), which has .mean and .std"
+            )
 
     def regress(self, x: Any, **how: Any) -> Estimate:
         """Mean and variance of the predictive of a regression; see `atmc.posterior.regression`."""
@@ -215,6 +221,7 @@ class Posterior:
         """`metrics.summary` on these examples: the last sample and the predictive, side by side."""
         from atmc.posterior.metrics import summary
 
+        self._need_classes("evaluate scores probabilities of classes")
         return summary(self.sample_probs(x, **how), labels, self.weights)
 
     def save(self, folder: str | Path) -> Path:

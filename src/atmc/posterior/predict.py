@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from atmc.posterior.forward import Forward, Loop, choose, make
-from atmc.posterior.inputs import as_batches, home_of, pick_device
+from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
 from atmc.posterior.uncertainty import Moments, Prediction
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ def predict(
             forward: Forward | None = None
             for b, raw in enumerate(batches):
                 x = posterior.prepare(raw, target, dtype)
-                forward = forward or ready(posterior, group, target, strategy, x, count)
-                found = forward.run(x)
+                with fitting(posterior.model, posterior.shape, raw):
+                    forward = forward or ready(posterior, group, target, strategy, x, count)
+                    found = forward.run(x)
                 if len(groups) == 1:  # nothing will be added: keep the result and not its sums, four times as large
                     parts.append(found.result(len(posterior), posterior.classes))
                 elif g == 0:
@@ -96,8 +97,10 @@ def sample_probs(
             states = on_device(posterior, group, target)
             loop = Loop(posterior.on(target), states, [1.0] * len(states), posterior.to_probs)
             for raw in batches:
-                for k, probs in zip(group, loop.each(posterior.prepare(raw, target, dtype)), strict=True):
-                    rows[k].append(probs.float().cpu())
+                x = posterior.prepare(raw, target, dtype)
+                with fitting(posterior.model, posterior.shape, raw):
+                    for k, probs in zip(group, loop.each(x), strict=True):
+                        rows[k].append(probs.float().cpu())
     if not rows[0]:
         raise ValueError("there are no examples to predict: the input is empty")
     found = torch.stack([torch.cat(parts) for parts in rows])

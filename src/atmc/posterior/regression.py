@@ -10,19 +10,21 @@ Each sample predicts N(f_k(x), σ²) with the likelihood's σ, so the predictive
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from atmc.posterior.inputs import as_batches, home_of, pick_device
+from atmc.posterior.advice import plural
+from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
 
 if TYPE_CHECKING:
     from atmc.posterior.posterior import Posterior
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
     """What the posterior says about each of N inputs; all float64, shaped as the network's outputs."""
 
@@ -35,6 +37,19 @@ class Estimate:
     def std(self) -> Tensor:
         """Standard deviation of the predictive."""
         return (self.aleatoric + self.epistemic).sqrt()
+
+    def __len__(self) -> int:
+        return int(self.mean.shape[0])
+
+    def __repr__(self) -> str:
+        """The means over the examples, not the tensors: those would fill pages."""
+        outputs = plural(math.prod(self.mean.shape[1:]), "output")
+        about = f"{plural(len(self), 'example')}, {outputs}, {plural(self.samples, 'sample')}"
+        if not len(self):
+            return f"Estimate({about})"
+        parts = (self.aleatoric + self.epistemic, self.aleatoric, self.epistemic)
+        total, noise, own = (float(part.mean()) for part in parts)
+        return f"Estimate({about}; mean variance {total:.3g}, of which aleatoric {noise:.3g} and epistemic {own:.3g})"
 
 
 def regress(
@@ -54,7 +69,8 @@ def regress(
     with torch.no_grad():
         for raw in as_batches(inputs, batch_size)[0]:
             x = posterior.prepare(raw, target)
-            outputs = torch.stack([posterior.on(target, state)(x).double() for state in states])
+            with fitting(posterior.model, posterior.shape, raw):
+                outputs = torch.stack([posterior.on(target, state)(x).double() for state in states])
             shape = (-1, *[1] * (outputs.ndim - 1))
             mean = (outputs * weights.view(shape)).sum(dim=0)
             means.append(mean)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atmc.posterior.advice import plural
 from atmc.posterior.arrays import check_samples, check_weights, each_sample
 
 
@@ -29,7 +30,7 @@ def entropy(probs: Tensor) -> Tensor:
     return each.sum(dim=-1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What the posterior says about each of N examples. Probabilities and doubts are float64, labels int64."""
 
@@ -59,6 +60,15 @@ class Prediction:
 
     def __len__(self) -> int:
         return int(self.probs.shape[0])
+
+    def __repr__(self) -> str:
+        """The means over the examples, not the tensors: those would fill pages."""
+        about = f"{plural(len(self), 'example')}, {self.probs.shape[-1]} classes, {plural(self.samples, 'sample')}"
+        if not len(self):
+            return f"Prediction({about})"
+        total, own = float(self.entropy.mean()), float(self.epistemic.mean())
+        said = f"confidence {float(self.confidence.mean()):.3f}, doubt {total:.3f} nats, of which epistemic {own:.3f}"
+        return f"Prediction({about}; mean {said})"
 
     def doubt(self, kind: str = "entropy") -> Tensor:
         """A score that is larger where the model doubts more, for `risk_coverage` and `detection`."""
