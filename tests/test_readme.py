@@ -1,31 +1,77 @@
-"""README says what is so: its examples run, and its numbers are those of the results."""
+"""README and the guide say what is so: their examples run, and their numbers are those of the results."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import torch
+
+from atmc import likelihoods, priors
+from atmc.cli.main import run
+from atmc.samplers import speed_settings
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs/guide.md").read_text()
+
+
+def snippets(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
 
 
 def test_examples_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    first, second = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    first, second = snippets(README)
     names: dict = {}
     exec(first, names)
     assert len(capsys.readouterr().out.splitlines()) == 5  # one line a cycle
     exec(second.replace("epochs=100", "epochs=4"), names)
     assert names["prediction"].probs.shape == (300, 3)
     assert (tmp_path / "mine").is_dir()
+    for verb in ("evaluate", "report", "doctor"):  # the commands that are named beside it
+        assert f"`atmc {verb}" in README
+        assert run([verb, "runs/mine"]) == 0
 
 
-def rows(header: str) -> dict[str, list[str]]:
-    """The rows of the README table whose header starts so, by first cell."""
-    table = README[README.index(header) :].split("\n\n")[0].splitlines()[2:]
+def test_the_guide_runs_as_printed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for snippet in snippets(GUIDE):
+        exec(snippet, names)
+    loop, prediction, estimate = names["samples"], names["prediction"], names["estimate"]
+    assert len(loop) == 13
+    assert names["scores"]["predictive"]["accuracy"] > 0.8
+    torch.testing.assert_close(prediction.entropy, prediction.aleatoric + prediction.epistemic)
+    torch.testing.assert_close(estimate.std.square(), estimate.aleatoric + estimate.epistemic)
+    assert float(estimate.epistemic[2]) > 2 * float(estimate.epistemic[1]), "150 is far from all ages seen"
+    assert (tmp_path / "runs/guide/recipe.toml").read_text().count("burn_in_epochs") == 1
+    commands = re.findall(r"^    atmc (.*?) +#", GUIDE, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert run(shlex.split(command)) == 0
+
+
+def test_the_guides_numbers_follow_from_its_formulas():
+    settings = speed_settings(lr=1e-3, speed=1.0, momentum=0.9)
+    assert f"D is {settings['noise']:.0f}" in GUIDE
+    assert (settings["noise"] / 3) ** -2 == pytest.approx(1e-3, rel=0.25)
+    counts = GUIDE[GUIDE.index("| K |") :].splitlines()[0].strip("|").split("|")[1:]
+    errors = [f"{100 * math.sqrt(2 / (int(k) - 1)):.0f} %" for k in counts]
+    assert rows("| K |", GUIDE) == {"error of an epistemic variance": errors}
+    about = GUIDE[GUIDE.index("## Priors") : GUIDE.index("## `atmc.sample`")]
+    named = re.findall(r"`([A-Z]\w+)(?:\([a-z_, ]*\))?`", about)
+    assert {"Normal", "Horseshoe", "Categorical", "Gaussian"} <= set(named)
+    assert all(hasattr(priors, name) or hasattr(likelihoods, name) for name in named), named
+
+
+def rows(header: str, page: str = README) -> dict[str, list[str]]:
+    """The rows of the table whose header starts so, by first cell."""
+    table = page[page.index(header) :].split("\n\n")[0].splitlines()[2:]
     return {cells[0]: cells[1:] for line in table if (cells := [c.strip() for c in line.strip("|").split("|")])}
 
 
@@ -44,7 +90,17 @@ TABLES = {
             "posteriors, sgnht (thousands of launches from the host)": "posteriors sgnht",
         },
     ),
-    "cpu": ("| one CPU thread", "posteriors sgnht", {**SHARED, "AdamW, foreach": "AdamW, foreach"}),
+    "cpu": (
+        "| one CPU thread",
+        "posteriors sgnht",
+        {
+            **SHARED,
+            "drawing the noise alone, `torch.randn`": "torch.randn alone",
+            "AdamW, foreach": "AdamW, foreach",
+            "AdamW, fused": "AdamW, fused",
+            "SGD with momentum, foreach": "SGD momentum, foreach",
+        },
+    ),
 }
 
 
@@ -60,8 +116,10 @@ def test_step_ratios_are_the_measured_ones(device):
 
 
 def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+    for page, folder in ((README, ROOT), (GUIDE, ROOT / "docs")):
+        for target in re.findall(r"\]\(([^)#]+)\)", page):
+            assert (folder / target).exists(), target
+    assert "docs/guide.md" in README[: README.index("## ")]
 
 
 def test_chain_speeds_are_the_measured_ones():
@@ -91,3 +149,6 @@ def test_the_time_of_the_predictive_is_the_measured_one():
     rows = json.loads((ROOT / "results/predict/cuda.json").read_text())["rows"]
     [loop] = [row for row in rows if row["way"] == "atmc loop"]
     assert f"takes {loop['seconds']:.2f} s, {loop['ratio']:.2f} times 16 passes" in README
+    [plain] = [row for row in rows if row["way"] == "plain loop over networks"]
+    assert f"A plain loop over 16 networks has the same {plain['ratio']:.2f}" in " ".join(README.split())
+    assert plain["ratio"] == loop["ratio"]
