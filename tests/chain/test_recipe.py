@@ -1,11 +1,12 @@
 """Recipes: what is read is what is run, and every mistake is one line that names the key."""
 
 import tomllib
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
-from atmc.chain.recipe import load_recipe, recipe_from_values, recipe_to_toml
+from atmc.chain.recipe import load_recipe, recipe_from_values, recipe_to_toml, without_unset
 from atmc.chain.settings import Recipe, flat, recipe_from_dict
 from atmc.errors import InputError
 
@@ -77,9 +78,8 @@ def test_overrides_are_toml_values_and_bare_words_are_text(path: Path) -> None:
         ("sampler.temperature=-1", ["sampler.temperature", "at least 0"]),
         ("schedule.cycle_epochs=50", ["schedule.cycle_epochs", "longer than the run", "schedule.epochs"]),
         ("schedule.burn_in_epochs=20", ["schedule.burn_in_epochs", "schedule.epochs"]),
-        ("schedule.kind=cosine", ["schedule.cycle_epochs", "cyclic"]),
         ("schedule.cycle_warmup_epochs=5", ["schedule.cycle_warmup_epochs", "not shorter than schedule.cycle_epochs"]),
-        ("schedule.kind=step", ["schedule.cycle_epochs"]),
+        ("schedule.kind=step", ["schedule.milestones", "rising epochs"]),
         ("sampler.mass=1.0", ["sampler.mass", "sampler.speed"]),
         ("sampler.name=sgd", ["sampler.speed", "sgd"]),
         ("sampler.weight_decay=0.1", ["sampler.weight_decay", "target.prior"]),
@@ -104,6 +104,29 @@ def test_mistakes_are_one_line_with_the_key_and_the_cure(path: Path, override: s
     assert "\n" not in said
     for word in words:
         assert word in said, said
+
+
+def test_another_kind_of_schedule_leaves_the_settings_of_the_old_one_behind(path: Path) -> None:
+    """They cannot be left out with --set, and a person who names another kind does not mean them."""
+    constant = ["schedule.kind=constant", "schedule.sample_every_steps=50"]
+    found = load_recipe(path, [*constant, "schedule.burn_in_epochs=5"]).schedule
+    assert (found.kind, found.cycle_epochs, found.sample_every_steps) == ("constant", None, 50)
+    explore = ["schedule.temperature_schedule=explore", "schedule.explore_fraction=0.5", "schedule.hold_fraction=0.2"]
+    base = without_unset(load_recipe(path, explore).to_dict())
+    found = recipe_from_values(deepcopy(base), [*constant, "schedule.temperature_schedule=constant"]).schedule
+    assert (found.hold_fraction, found.explore_fraction) == (0.0, 0.0)
+    assert recipe_from_values(deepcopy(base), ["schedule.kind=cyclic"]).schedule.hold_fraction == 0.2
+    for refused in (
+        [*constant, "schedule.cycle_epochs=4"],  # said beside it: a contradiction, not a leftover
+        ["schedule.hold_fraction=0.2", *constant],
+        ["schedule.milestones=[3]"],  # of no kind that was left
+    ):
+        with pytest.raises(InputError, match="has no meaning"):
+            load_recipe(path, refused)
+    with pytest.raises(InputError, match="sample_every_steps"):  # a burn-in says that several samples are wanted
+        recipe_from_values({**base, "schedule": {**base["schedule"], "burn_in_epochs": 5}}, [
+            "schedule.kind=constant", "schedule.temperature_schedule=constant"
+        ])  # fmt: skip
 
 
 def test_not_toml_is_one_line_with_the_place(tmp_path: Path) -> None:

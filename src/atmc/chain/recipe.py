@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atmc.chain.recipe_errors import explain, nearest
+from atmc.chain.recipe_idle import left_behind
 from atmc.chain.recipe_rules import check_recipe
 from atmc.chain.settings import SECTIONS, Recipe, of_older_run
 from atmc.errors import InputError
@@ -79,23 +80,37 @@ def _text_of_run(folder: Path) -> str:
 
 
 def recipe_from_values(values: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
-    """A checked recipe from nested values and overrides."""
-    for override in overrides:
-        _set(values, override)
+    """A checked recipe from nested values and overrides.
+
+    Settings that belonged to a kind of schedule which an override replaces go with it, unless an override sets them:
+    they cannot be left out in any other way.
+    """
+    before = {**values, **{key: dict(part) for key, part in values.items() if isinstance(part, dict)}}
+    given = {_set(values, override) for override in overrides}
+    recipe = _validated(values)
+    if idle := left_behind(recipe, before, given):
+        for key in idle:
+            section, _, name = key.partition(".")
+            del values[section][name]
+        recipe = _validated(values)
+    return check_recipe(recipe)
+
+
+def _validated(values: dict[str, Any]) -> Recipe:
+    """The recipe of nested values whose keys and types are right."""
     try:
         from pydantic import TypeAdapter, ValidationError
     except ImportError:
         raise InputError("recipe files need pydantic: pip install 'atmc[cli]'") from None
     try:
         # Through JSON: there pydantic's strict mode takes tables for sections and still no "3" for 3.
-        recipe = TypeAdapter(Recipe).validate_json(json.dumps(values, default=str))
+        return TypeAdapter(Recipe).validate_json(json.dumps(values, default=str))
     except ValidationError as error:
         raise InputError(explain(error.errors(include_url=False)[0])) from None
-    return check_recipe(recipe)
 
 
-def _set(values: dict[str, Any], override: str) -> None:
-    """Put one `key=value` into nested `values`."""
+def _set(values: dict[str, Any], override: str) -> str:
+    """Put one `key=value` into nested `values`; returns the key."""
     key, sign, text = override.partition("=")
     key, text = key.strip(), text.strip()
     if not sign or not key:
@@ -111,6 +126,7 @@ def _set(values: dict[str, Any], override: str) -> None:
         if not isinstance(place, dict):
             raise InputError(f"--set {override}: {part} is not a section")
     place[last] = value
+    return key
 
 
 def without_unset(values: dict[str, Any]) -> dict[str, Any]:

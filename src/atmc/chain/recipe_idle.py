@@ -32,6 +32,30 @@ _GIVEN = {
 }
 
 
+# Settings that belong to one kind of something, by the key that names the kind.
+_OF_KIND = {
+    "schedule.kind": "cycle_epochs cycle_warmup_epochs hold_fraction milestones gamma lr_floor",
+    "schedule.temperature_schedule": "temperature_ramp_epochs explore_fraction temperature_peak",
+}
+
+
+def left_behind(recipe: Recipe, before: dict[str, Any], given: set[str]) -> list[str]:
+    """Keys that only a kind of schedule gave a meaning which is no longer named.
+
+    `before` has the nested values of the recipe before the keys `given` were set, by a person who cannot unset any.
+    """
+    now, idle = flat(recipe), idle_keys(recipe)
+    found: list[str] = []
+    for kind, names in _OF_KIND.items():
+        section, _, name = kind.partition(".")
+        old = before.get(section, {})
+        if kind not in given or old.get(name, _DEFAULTS[kind]) == now[kind]:
+            continue
+        keys = [f"{section}.{inner}" for inner in names.split() if inner in old]
+        found += [key for key in keys if key in idle and key not in given]
+    return found
+
+
 def idle_keys(recipe: Recipe) -> dict[str, str]:
     """The keys that are set without effect, each with the line that says so."""
     values = flat(recipe)
