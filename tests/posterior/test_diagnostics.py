@@ -19,6 +19,7 @@ from atmc.posterior.diagnostics import (
     rhat,
 )
 from atmc.posterior.geometry import cosine_distances, distance_by_lag, neighbour_ratio
+from atmc.posterior.regression import mixing_of_values
 
 
 def autoregressive(rng: np.random.Generator, shape: tuple[int, ...], rho: float) -> np.ndarray:
@@ -244,3 +245,18 @@ def test_neighbours_of_a_walk_are_closer_than_strangers() -> None:
     assert np.isnan(neighbour_ratio(np.zeros((6, 6))))
     two = neighbour_ratio(distances, chains=[0] * 6 + [1] * 6)
     assert 0.7 < two < 1.3
+
+
+def test_outputs_of_a_regression_are_compared_as_probabilities_are() -> None:
+    rng = np.random.default_rng(5)
+    targets = rng.normal(size=(50, 1))
+    outputs = targets + 0.3 * rng.normal(size=(24, 50, 1))
+    still = mixing_of_values(outputs, targets)
+    assert still.p_value > 0.01
+    np.testing.assert_allclose(still.loss[0], np.square(outputs - targets).mean(axis=(1, 2)))
+    moving = outputs + np.linspace(0, 1, 24)[:, None, None]  # away from what is right
+    found = mixing_of_values(moving, targets)
+    assert found.p_value <= 0.002
+    assert found.rhat_loss > 1.3
+    assert mixing_of_values(moving, None).p_value == found.p_value  # outputs need no targets
+    assert mixing_of_values(moving, targets, [0, 1] * 12).loss.shape == (2, 12)

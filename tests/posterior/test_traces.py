@@ -8,9 +8,11 @@ import pytest
 from atmc.posterior.traces import (
     column,
     cycle_ends,
+    is_off,
     level,
     loss_per_cycle,
     over_chains,
+    second_half,
     settled,
     stretches,
     temperature_ratio,
@@ -154,3 +156,22 @@ def test_temperature_and_columns() -> None:
     kept = settled(events, burn_in_epochs=1.0)
     assert len(kept) == 9
     assert all(r["epoch"] > 1.0 for r in kept)
+
+
+@pytest.mark.parametrize("parameters", [6, 160])
+@pytest.mark.parametrize("rows", [7, 14, 70])
+def test_a_temperature_in_equilibrium_is_rarely_called_off_and_a_hot_one_always(parameters: int, rows: int) -> None:
+    """Readings of d parameters are chi²(d)/d. At 1 % or less, 500 series have 13 or more with a chance of .002."""
+    rng = np.random.default_rng(parameters + rows)
+    readings = rng.chisquare(parameters, size=(500, rows)) / parameters
+    alarms = [abs(found.mean - 1) > 0.1 and is_off(found, parameters) for found in map(level, readings)]
+    assert sum(alarms) <= 12
+    # Ten times as hot in the mean, in bursts that scatter more than that.
+    bursts = readings[:50] * np.exp(1.5 * rng.normal(size=(50, rows)))
+    assert all(is_off(level(10 * one / one.mean()), parameters) for one in bursts)
+
+
+def test_the_second_half_is_of_every_chain() -> None:
+    log = [{"chain": chain, "epoch": float(epoch)} for chain in (0, 1) for epoch in range(11, 21)]
+    assert [row["epoch"] for row in second_half(log)] == 2 * [16.0, 17.0, 18.0, 19.0, 20.0]
+    assert second_half([]) == []

@@ -138,8 +138,13 @@ def mixing(
     array = check_samples(probs)
     y = predictive(array).argmax(axis=1) if labels is None else check_labels(labels, *array.shape[1:])
     each = np.log(of_the_labels(array, y)).T  # [N, K]
-    some = np.sort(np.random.default_rng(seed).permutation(y.size)[:examples])
-    loss = by_chain(-each.mean(axis=0), chains)
+    return mixing_of(each, -each.mean(axis=0), chains, examples, seed)
+
+
+def mixing_of(each: Floats, losses: Floats, chains: Sequence[int] | None, examples: int, seed: int) -> Mixing:
+    """From quantities `[Q, K]`, of which `examples` at random are looked at, and the loss of each sample."""
+    some = np.sort(np.random.default_rng(seed).permutation(len(each))[:examples])
+    loss = by_chain(losses, chains)
     quantities = by_chain(each[some], chains)
     return Mixing(
         chains=loss.shape[0],

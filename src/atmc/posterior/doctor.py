@@ -2,7 +2,8 @@
 
 `doctor(run)` reads a run directory and applies one rule after the other to its vital signs. Each rule looks at one
 question, and says so also when the answer is good or cannot be known. The first entry is the verdict. Levels are `ok`,
-`note` (worth knowing), `warning` (results may be off) and `problem` (do not trust them).
+`note` (worth knowing), `warning` (results may be off) and `problem` (do not trust them). What looks large and may be
+chance is a note that begins with "Cannot tell", and keeps the whole from being called healthy.
 
 Thresholds are about sizes that matter (a tenth of the temperature, a twentieth of the loss) and are only acted upon
 where chance is an unlikely explanation; the evidence gives both. Rows of metrics resemble their neighbours, which the
@@ -12,6 +13,7 @@ tests allow for (`traces`); tests/posterior/test_doctor_real.py has runs that ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from atmc.posterior import doctor_motion as motion
 from atmc.posterior import doctor_samples as samples
 from atmc.posterior.advice import FEW, LEVELS, Advice, plural
+from atmc.posterior.remedies import split_command
 from atmc.posterior.vitals import Vitals, examine
 
 __all__ = ["Advice", "Vitals", "doctor", "examine", "verdict"]
@@ -49,7 +52,18 @@ def doctor(run: Any) -> list[Advice]:
     vitals = run if isinstance(run, Vitals) else examine(_opened(run))
     found = [advice for question in QUESTIONS for advice in question(vitals)]
     found.sort(key=lambda advice: -LEVELS.index(advice.level))  # stable: questions keep their order within a level
-    return [verdict(vitals, found), *found]
+    return commands_once([verdict(vitals, found), *found])
+
+
+def commands_once(found: list[Advice]) -> list[Advice]:
+    """Of findings that prescribe the same command the first has it, and the others their sentence."""
+    seen: set[str] = set()
+    made = []
+    for advice in found:
+        sentence, command = split_command(advice.action)
+        made.append(replace(advice, action=f"{sentence}.") if command in seen else advice)
+        seen |= {command} - {""}
+    return made
 
 
 def verdict(vitals: Vitals, found: list[Advice]) -> Advice:
@@ -72,6 +86,11 @@ def verdict(vitals: Vitals, found: list[Advice]) -> Advice:
         title = f"Nothing wrong shows, but {plural(vitals.samples, 'sample')} cannot show much"
         action = f"Collect at least {FEW} samples before judging this {what}."
         return Advice("note", title, summary_line(vitals), action)
+    if doubts := [a for a in found if a.doubt]:
+        evidence = f"Open: {'; '.join(a.doubt for a in doubts)}. {summary_line(vitals)}"
+        return Advice(
+            "note", f"Nothing wrong shows, but this {what} cannot be called healthy yet", evidence, doubts[0].action
+        )
     return Advice("ok", f"This {what} looks healthy", summary_line(vitals))
 
 

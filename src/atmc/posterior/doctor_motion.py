@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, plural, words
-from atmc.posterior.traces import Level
+from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, cannot_tell, plural, words
+from atmc.posterior.remedies import anew, by_hand, constant_steps, go_on, longer_burn_in, slower
+from atmc.posterior.traces import Level, is_off
 from atmc.posterior.vitals import Vitals
 
 TOLERABLE = 0.1  # relative error of a temperature
-# For a thermostat that is light and follows the step size: what is left is noise that changes faster than it can.
-CALMER = "Enlarge data.batch_size, or keep the step size constant (schedule.kind, with schedule.sample_every_steps)."
+SMALL = 0.1  # relative change of the training loss below which it has settled
 # For cycles that explore at T = 0 and then have too little time, in steps that get smaller, to warm up.
 LONGER = (
     "Lengthen schedule.cycle_epochs or lower schedule.explore_fraction: the part that samples is too short to warm up."
@@ -53,7 +53,7 @@ def diverged(v: Vitals) -> list[Advice]:
         return []
     times = "once" if v.rollbacks == 1 else f"{v.rollbacks} times"
     evidence = f"The step size is now {v.lr_scale:g} of the recipe's, so samples before and after differ in kind."
-    action = f"Start anew with sampler.lr and the speeds times {v.lr_scale:g}."
+    action = slower(v, f"Start anew with sampler.lr and the speeds times {v.lr_scale:g}", v.lr_scale)
     return [Advice("warning", f"The chain diverged {times} and was rolled back", evidence, action, "certain")]
 
 
@@ -72,7 +72,7 @@ def enough_samples(v: Vitals) -> list[Advice]:
 def at_temperature(v: Vitals) -> list[Advice]:
     """Is the chain as warm as asked, over the time of its dynamics (or hotter where samples are taken)?"""
     ends = v.kinetic_at_samples
-    hot_ends = ends.mean > 1.0 + TOLERABLE and ends.excludes(1.0)
+    hot_ends = ends.mean > 1.0 + TOLERABLE and is_off(ends, v.parameters)
     level, where = (ends, "Where samples are taken") if hot_ends else (v.kinetic, "Since burn-in")
     if not v.samples_weights or not np.isfinite(level.mean):
         return []
@@ -80,16 +80,21 @@ def at_temperature(v: Vitals) -> list[Advice]:
     if abs(level.mean - 1.0) <= TOLERABLE:
         return [Advice("ok", "The chain has the temperature it was given", evidence)]
     far = level.mean > 1.5 or level.mean < 0.6
-    if not level.excludes(1.0):
-        action = "Run longer, or log more often (run.log_steps)."
-        grade = "warning" if far else "note"
-        return [Advice(grade, "The temperature is not known well enough", evidence, action, "cannot tell")]
+    if not is_off(level, v.parameters):
+        action = go_on(v, "Run longer")
+        doubt = "whether the chain has the temperature it was given"
+        return [cannot_tell(doubt, evidence, action, "warning" if far else "note")]
     grade = "problem" if far else "warning"
+    late = v.kinetic_late.mean
+    if level.mean > 1.0 and abs(late - 1.0) <= TOLERABLE:
+        evidence += f" In the second half it is {late:.2f}: the first samples are of a chain that had not cooled down."
+        action = longer_burn_in(v)
+        return [Advice("warning", "The chain was hotter than asked at first", evidence, action, "almost certain")]
     if level.mean > 1.0:
         evidence += " Gradient noise heats it more than friction cools it: it samples a flatter posterior."
         return [Advice(grade, "The chain is hotter than asked", evidence, cooling(v), "almost certain")]
     evidence += " It samples a sharper posterior than the one named."
-    action = LONGER if v.explores else CALMER
+    action = LONGER if v.explores else constant_steps(v)
     return [Advice(grade, "The chain is colder than asked", evidence, action, "almost certain")]
 
 
@@ -111,18 +116,19 @@ def cools_at_cycle_ends(v: Vitals) -> list[Advice]:
     )
     title = "The momenta cool as the step size falls"
     light = light_inertia(v)
-    action = CALMER
+    action = constant_steps(v)
     if v.explores and v.kinetic.mean < 1.0 - TOLERABLE:
         return []  # it has never been warm: `at_temperature` says so
     if not v.follows:
-        action = "Set sampler.thermostat_follows_step = true."
+        action = anew(v, "Set sampler.thermostat_follows_step = true", sampler__thermostat_follows_step="true")
     elif v.inertia > 3 * light:
-        action = f"Make the thermostat lighter: {lighter(v)}."
+        action = make_lighter(v)
     return [Advice("warning" if level.mean < 0.6 else "note", title, evidence, action, "almost certain")]
 
 
 def _around(level: Level) -> str:
-    return f"{level.mean:.2f} ± {level.error:.2f}" if np.isfinite(level.error) else f"{level.mean:.2f}"
+    digits = 2 if abs(level.mean) < 100 else 0
+    return f"{level.mean:.{digits}f}" + (f" ± {level.error:.{digits}f}" if np.isfinite(level.error) else "")
 
 
 def light_inertia(v: Vitals) -> float:
@@ -130,33 +136,38 @@ def light_inertia(v: Vitals) -> float:
     return v.temperature / (LIGHT * v.noise) ** 2 if v.noise > 0 else float("nan")
 
 
-def lighter(v: Vitals) -> str:
-    """The setting that makes the thermostat that light, where the recipe has it: as a spread, or as an inertia."""
+def make_lighter(v: Vitals) -> str:
+    """A thermostat that light, in the words of the recipe: as a spread, or as an inertia."""
+    name, value, now = "inertia", f"{light_inertia(v):.1g}", v.inertia
     if np.isfinite(v.spread):
-        return f"sampler.thermostat_spread = {LIGHT:g} instead of {v.spread:g}"
-    return f"sampler.inertia = {light_inertia(v):.1g} instead of {v.inertia:g}"
+        name, value, now = "thermostat_spread", f"{LIGHT:g}", v.spread
+    sentence = f"Make the thermostat lighter, sampler.{name} = {value} instead of {now:g}"
+    return anew(v, sentence, **{f"sampler__{name}": value})
 
 
 def cooling(v: Vitals) -> str:
     """What to do against heat."""
     light = light_inertia(v)
     if np.isfinite(v.inertia) and np.isfinite(light) and v.inertia > 3 * light:
-        return f"Make the thermostat lighter: {lighter(v)}."
-    return "Halve sampler.lr and the speeds, or enlarge data.batch_size."
+        return make_lighter(v)
+    if v.recipe is not None and by_hand(v.recipe):  # data that nobody else has looked at
+        scale = "Standardise inputs (and a regression's targets) to mean 0 and deviation 1"
+        return slower(v, f"{scale}; where they are, halve sampler.lr and the speeds")
+    return slower(v, "Enlarge data.batch_size, or halve sampler.lr and the speeds")
 
 
 def virial(v: Vitals) -> list[Advice]:
     """Do positions agree with momenta about the temperature?"""
     level = v.configurational
-    if not np.isfinite(level.error) or abs(level.mean - 1.0) <= 2 * TOLERABLE or not level.excludes(1.0):
+    if not np.isfinite(level.error) or abs(level.mean - 1.0) <= 2 * TOLERABLE or not level.excludes(1.0, SIGNIFICANT):
         return []
     evidence = (
-        f"The configurational temperature (mean of θ·∇U) is {level.mean:.2f} ± {level.error:.2f} times T over "
+        f"The configurational temperature (mean of θ·∇U) is {_around(level)} times T over "
         f"{plural(level.rows, 'sample')}; in equilibrium it is 1. Directions that the data hardly determine take "
         "longest to fill their prior and matter least for predictions, which is why this is only a note."
     )
-    title = "The weights are not yet in equilibrium in all directions"
-    return [Advice("note", title, evidence, "Lengthen schedule.burn_in_epochs.", "very likely")]
+    title, doubt = "The weights are not yet in equilibrium in all directions", "whether all directions have been filled"
+    return [Advice("note", title, evidence, longer_burn_in(v), "very likely", doubt)]
 
 
 def thermostat(v: Vitals) -> list[Advice]:
@@ -183,12 +194,11 @@ def thermostat(v: Vitals) -> list[Advice]:
         moved = abs(trend.slope) * max(trend.points - 1, 0)
         if not (trend.p_value < SIGNIFICANT and moved > least):
             continue
-        action = f"Set {lighter(v)}" if heavy else "Lengthen schedule.burn_in_epochs"
-        start = f", or start it nearer: sampler.thermostat_init = {middle:.3g}"
+        start = f", or start it nearer (sampler.thermostat_init = {middle:.3g})" if which == "median" else ""
+        action = make_lighter(v) if heavy else longer_burn_in(v, f"Lengthen schedule.burn_in_epochs{start}")
         evidence = f"{place} Its {which} has moved by {moved:.3g} since burn-in (p = {trend.p_value:.1g})."
         # A thermostat on its way does harm by the temperature that it has not reached; where that is right, it is news.
         grade = "warning" if any(abs(level.mean - 1.0) > TOLERABLE for level in levels) else "note"
-        action += f"{start if which == 'median' else ''}."
         found.append(Advice(grade, "The thermostat is still on its way", evidence, action, words(trend.p_value)))
         break
     if v.silent > 0.5:
@@ -205,17 +215,19 @@ def stationary_loss(v: Vitals) -> list[Advice]:
     if not v.samples_weights or not np.isfinite(trend.p_value) or not np.isfinite(v.loss):
         return []
     change = trend.slope * (trend.points - 1)
-    share = abs(change) / max(abs(v.loss), 1e-12)
+    share = abs(change) / max(abs(v.loss), 0.01)  # of nats: the loss of a regression may pass through 0
     evidence = (
         f"Since burn-in the training loss has changed by {change:+.3g}, {share:.0%} of its present {v.loss:.3g} "
         f"(p = {trend.p_value:.2g})."
     )
-    if trend.p_value >= SIGNIFICANT or share < 0.05:
+    if share <= (SMALL if trend.p_value >= SIGNIFICANT else SMALL / 2):
         return [Advice("ok", "The training loss has settled", evidence)]
+    if trend.p_value >= SIGNIFICANT:
+        return [cannot_tell("whether the training loss has settled", evidence, go_on(v, "Run longer"))]
     if change < 0:
         evidence += " Early samples are worse than late ones."
-        action = "Lengthen schedule.burn_in_epochs, or drop the early samples (posterior[k:])."
+        action = longer_burn_in(v, "Drop the early samples (posterior[k:]), or lengthen schedule.burn_in_epochs")
         return [Advice("warning", "The training loss is still falling", evidence, action, words(trend.p_value))]
     evidence += " The chain is leaving the place where it started for flatter ones, or heating up."
-    action = "Lengthen schedule.burn_in_epochs; if the chain is hot, see to that first."
+    action = longer_burn_in(v, "If the chain is hot, see to that first; else lengthen schedule.burn_in_epochs")
     return [Advice("warning", "The training loss is rising", evidence, action, words(trend.p_value))]

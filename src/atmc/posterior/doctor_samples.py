@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 
-from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, plural, words
+from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, cannot_tell, plural, words
 from atmc.posterior.arrays import Floats
 from atmc.posterior.calibration import CalibrationBins, wilson
-from atmc.posterior.traces import trend
+from atmc.posterior.remedies import go_on, held_out, longer_burn_in
 from atmc.posterior.vitals import Vitals
 
+UNMIXED = 1.1  # R-hat; two halves of 14 independent samples pass it in a quarter of cases, of 50 in one of 50
+HARM = 0.02  # share of the NLL that late samples alone are better by, from which early ones do harm
 WIDE = 0.05  # a gap between confidence and accuracy that matters by itself
 LONGER = "Lengthen schedule.cycle_epochs, so that each cycle travels further, or raise the step size."
 
@@ -25,20 +27,28 @@ def middle(values: Floats) -> float:
 def mixed(v: Vitals) -> list[Advice]:
     """Do chains, or the halves of one, predict alike?"""
     m = v.mixing
-    if m is None or not np.isfinite(m.p_value) or m.samples < FEW:
+    if v.samples < FEW or not v.samples_weights:
+        return []
+    if m is None:
+        evidence = "The run has no predictions of held-out examples, by which samples could be compared."
+        return [cannot_tell("whether the chain mixes", evidence, held_out(v), sure="certain")]
+    if not np.isfinite(m.p_value) or m.samples < FEW:
         return []
     who = "The chains, and the halves of each," if m.chains > 1 else "The first and the second half of the chain"
     typical = middle(m.rhat)
     evidence = f"Reordering the {m.samples} samples at random looks as uneven with probability {m.p_value:.2g}."
     if np.isfinite(m.rhat_loss) and np.isfinite(typical):  # chains of a few samples have none
         evidence += f" R-hat is {m.rhat_loss:.2f} for the loss and {typical:.2f} for the median {v.split} example."
-    if m.p_value < SIGNIFICANT and not max(m.rhat_loss, typical) <= 1.1:
-        action = "Lengthen schedule.burn_in_epochs and schedule.cycle_epochs"
+    alike = max(m.rhat_loss, typical) <= UNMIXED  # not where they are not known
+    if m.p_value < SIGNIFICANT and not alike:
+        more = "lengthen schedule.burn_in_epochs and schedule.epochs"
         if m.chains > 1:
-            action += "; the average over chains is still better than any one of them."
+            action = longer_burn_in(v, f"Average over the chains, which is better than any one, and {more}")
         else:
-            action += ", or run several chains and average them."
+            action = longer_burn_in(v, f"Run several chains and average them, or {more}")
         return [Advice("warning", f"{who} do not predict alike", evidence, action, words(m.p_value))]
+    if not alike:
+        return [cannot_tell(f"whether {who[0].lower()}{who[1:]} predict alike", evidence, go_on(v, "Run longer"))]
     return [Advice("ok", f"{who} predict alike", evidence)]
 
 
@@ -93,25 +103,25 @@ def averaging(v: Vitals) -> list[Advice]:
         f"On {v.split} the NLL is {single:.3f} for one sample on average "
         f"and {average:.3f} for all {v.samples} together."
     )
-    ahead, error = v.last_ahead
-    # One sample may be lucky: only where they get better one after the other are the early ones to blame.
-    better = trend(v.mixing.loss.mean(axis=0)) if v.mixing is not None else None
-    rising = better is not None and better.p_value < SIGNIFICANT and better.slope < 0
-    if rising and ahead > 0.02 * average and ahead > 3 * error:
-        last = v.scores["single"]["nll"]
-        evidence += f" The last sample alone has {last:.3f}, less by {ahead:.3f} ± {error:.3f}: early ones do harm."
-        action = "Drop the early samples (posterior[k:]) or lengthen schedule.burn_in_epochs."
-        title = "The last sample alone is better than the average"
-        return [Advice("warning", title, evidence, action, "almost certain")]
+    late = v.late
+    if late is not None and late.ahead > HARM * average and late.ahead > 3 * late.error:
+        action = longer_burn_in(v, "Drop the early samples (posterior[k:]), or lengthen schedule.burn_in_epochs")
+        which = f"the last {late.samples}"
+        evidence += f" {which.capitalize()} alone have {late.late:.3f}, less by {late.ahead:.3f} ± {late.error:.3f}"
+        evidence += f"; as many at random do as well with probability {late.p_value:.2g}."
+        if late.p_value < SIGNIFICANT:
+            title = "The last samples alone are better than all together"
+            return [Advice("warning", title, evidence, action, words(late.p_value))]
+        return [cannot_tell("whether the early samples do harm", evidence, action)]
     if single - average < 0.01 * single:
         evidence += " The samples say the same."
-        action = "Raise the temperature towards 1 or lengthen the cycles, if more diversity is wanted."
+        raised = "Raise the temperature towards 1 or lengthen" if v.temperature < 1 else "Lengthen"
+        action = f"{raised} the cycles (schedule.cycle_epochs), if more diversity is wanted."
         return [Advice("note", "Averaging gains next to nothing", evidence, action, "certain")]
     more, spread = v.doubling
     if more > 0.01 * average and more > spread / 2:
         evidence += f" Twice as many should gain about {more:.3f} more."
-        action = "Run longer: a larger schedule.epochs goes on from here."
-        return [Advice("note", "More samples would still help", evidence, action, "likely")]
+        return [Advice("note", "More samples would still help", evidence, go_on(v, "Run longer"), "likely")]
     evidence += f" Twice as many would gain about {max(more, 0.0):.3f}."
     return [Advice("ok", "Averaging helps, and there are samples enough", evidence)]
 
@@ -149,10 +159,8 @@ def calibrated(v: Vitals) -> list[Advice]:
     if not together and (over + under < 3 or b.error < 0.01):
         return [Advice("ok", "Confidence and accuracy agree", evidence)]
     if gap > 0 if together else over > under:
-        action = (
-            "Average more samples, raise the temperature towards 1, or scale with a temperature fitted on "
-            "validation data."
-        )
+        raised = "raise the temperature towards 1, " if v.temperature < 1 else ""
+        action = f"Average more samples, {raised}or scale with a temperature fitted on validation data."
         return [Advice("note", "The predictive is overconfident", evidence, action, "almost certain")]
     if falling(v):
         action = "The chain has not learned what it can yet: see to the falling loss first."

@@ -11,13 +11,16 @@ Each sample predicts N(f_k(x), σ²) with the likelihood's σ, so the predictive
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from atmc.posterior.advice import plural
+from atmc.posterior.diagnostics import Mixing, mixing_of
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
 
 if TYPE_CHECKING:
@@ -79,3 +82,16 @@ def regress(
     if not bool(torch.isfinite(mean).all()):
         raise RuntimeError("the predictive is not finite: a sample has diverged, or the inputs hold NaN")
     return Estimate(mean, torch.full_like(mean, float(scale) ** 2), torch.cat(spreads).to(home), len(posterior))
+
+
+def mixing_of_values(
+    values: Any, targets: Any = None, chains: Sequence[int] | None = None, examples: int = 200, seed: int = 0
+) -> Mixing:
+    """R-hat, ESS and the exchangeability test of outputs `[K, N, ...]` themselves, and of their mean squared error.
+
+    Without targets of that shape the mean of the outputs stands in for them, as a distance that may change.
+    """
+    x = np.asarray(values, dtype=np.float64).reshape(len(values), -1)  # [K, Q]
+    y = None if targets is None else np.asarray(targets, dtype=np.float64).reshape(-1)
+    centre = y if y is not None and y.size == x.shape[1] else x.mean(axis=0)
+    return mixing_of(x.T, np.square(x - centre).mean(axis=1), chains, examples, seed)

@@ -67,6 +67,15 @@ def settled(rows: Rows, burn_in_epochs: float) -> list[Mapping[str, Any]]:
     return [r for r in logs if float(r.get("epoch") or 0.0) > burn_in_epochs]
 
 
+def second_half(rows: Rows) -> list[Mapping[str, Any]]:
+    """The rows of the later half of the epochs that they span, of every chain."""
+    epochs = column(rows, "epoch")
+    if not np.isfinite(epochs).any():
+        return []
+    middle = (np.nanmin(epochs) + np.nanmax(epochs)) / 2
+    return [row for row, epoch in zip(rows, epochs, strict=True) if epoch > middle]
+
+
 def level(values: Floats, weights: Floats | None = None) -> Level:
     """Mean and standard error of a correlated series by batch means: √n batches of √n consecutive values.
 
@@ -98,6 +107,28 @@ def temperature_ratio(rows: Rows, name: str = "kinetic_temperature", by_time: bo
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(asked > 0, measured / asked, np.nan)
     return level(ratio, np.nan_to_num(column(rows, "lr")) if by_time else None)
+
+
+def is_off(level: Level, parameters: float, chance: float = 0.003) -> bool:
+    """Whether a chain at the temperature asked would not be met with a mean like this.
+
+    The rows' own scatter judges by Student's t, of the mean or of its logarithm (error over mean): temperatures are
+    positive, and what is far too hot scatters as widely as it is hot. A run that goes from bad to worse has more
+    scatter still, which speaks against it and not for it. So the mean is also held against the law that it has in
+    equilibrium, where d parameters read chi²(d)/d (less than that with a speed limit), as if all rows were one.
+    """
+    if level.excludes(1.0, chance):
+        return True
+    from scipy.stats import chi2, t
+
+    if level.mean > 0 and np.isfinite(level.error):
+        away = abs(np.log(level.mean)) * level.mean
+        if away > t.isf(chance / 2, level.degrees) * level.error:
+            return True
+    if not parameters > 0 or not np.isfinite(level.mean):
+        return False
+    tail = chi2.sf if level.mean > 1 else chi2.cdf
+    return bool(tail(parameters * level.mean, parameters) < chance / 2)
 
 
 def cycle_ends(rows: Rows, share: float = 0.2) -> list[Mapping[str, Any]]:

@@ -16,11 +16,14 @@ from atmc.errors import InputError
 from atmc.posterior import traces
 from atmc.posterior.calibration import CalibrationBins
 from atmc.posterior.diagnostics import Mixing, PairGains, gain_of_doubling, gain_of_pairs, mixing
+from atmc.posterior.early import LateGain, gain_of_late
 from atmc.posterior.geometry import cosine_distances, neighbour_ratio
-from atmc.posterior.metrics import calibration_bins, nll_each, predictive, summary
+from atmc.posterior.metrics import calibration_bins, predictive, summary
+from atmc.posterior.regression import mixing_of_values
 
 if TYPE_CHECKING:
     from atmc.chain.rundir import RunDir
+    from atmc.chain.settings import Recipe
 
 NAN = float("nan")
 NO_LEVEL = traces.Level(NAN, NAN, 0)
@@ -48,6 +51,8 @@ class Vitals:
     damage: tuple[str, ...] = ()
     kinetic: traces.Level = NO_LEVEL  # after burn-in, over the time of the dynamics
     kinetic_at_samples: traces.Level = NO_LEVEL  # in the last part of every cycle
+    kinetic_late: traces.Level = NO_LEVEL  # in the second half of the time after burn-in
+    parameters: float = NAN  # how many, over which one reading of the kinetic temperature averages
     configurational: traces.Level = NO_LEVEL
     thermostat: tuple[float, float, float] = (NAN, NAN, NAN)  # quantiles of xi at 1 %, 50 %, 99 %, lately
     thermostat_trend: traces.Trend = NO_TREND  # of the median, after burn-in
@@ -64,7 +69,10 @@ class Vitals:
     bins: CalibrationBins | None = None
     doubling: tuple[float, float] = (NAN, NAN)
     pairs: PairGains | None = None  # with several chains
-    last_ahead: tuple[float, float] = (NAN, NAN)  # NLL of all less that of the last sample: mean, standard error
+    late: LateGain | None = None  # the last quarter of the samples against all
+    recipe: Recipe | None = None  # with the next two, for commands that can be pasted
+    path: str = ""
+    steps_per_epoch: float = NAN
 
     @property
     def samples_weights(self) -> bool:
@@ -102,6 +110,7 @@ def examine(run: RunDir) -> Vitals:
         damage=tuple(run.notes) + tuple(str(r.get("what")) for r in rows if r.get("event") == "damage"),
         kinetic=traces.temperature_ratio(main, by_time=True),
         kinetic_at_samples=traces.temperature_ratio(ends),
+        kinetic_late=traces.temperature_ratio(traces.second_half(main), by_time=True),
         configurational=traces.temperature_ratio(
             [{"temperature": section.temperature, **r} for r in drawn], "configurational_temperature"
         ),
@@ -110,15 +119,19 @@ def examine(run: RunDir) -> Vitals:
         thermostat_top_trend=traces.trend(traces.stretches(traces.over_chains(main, "thermostat_q99"))),
         silent=_median(drawn[-max(1, len(drawn) // 4) :], "silent_share"),
         drift=traces.trend(traces.stretches(per_cycle)),
-        loss=float(per_cycle[-1]) if per_cycle.size else NAN,
+        loss=float(np.median(per_cycle[-max(1, per_cycle.size // 4) :])) if per_cycle.size else NAN,
+        recipe=recipe,
+        path=str(run.path),
+        steps_per_epoch=_steps_per_epoch(run),
     )
     return _with_predictions(_with_distances(found, run), run) if found.samples else found
 
 
 def _with_distances(found: Vitals, run: RunDir) -> Vitals:
+    bank = run.bank
+    found = replace(found, parameters=float(sum(tensor.numel() for tensor in bank[0].values())))
     if found.samples < 2:
         return found
-    bank = run.bank
     distances, chosen = cosine_distances(bank)
     upper = distances[np.triu_indices(len(chosen), k=1)]
     ratio = neighbour_ratio(distances, [bank.chain_of(i) for i in chosen])
@@ -127,13 +140,16 @@ def _with_distances(found: Vitals, run: RunDir) -> Vitals:
 
 def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
     splits = [s for s in ("validation", "test") if s in run.splits]
-    if not splits or run.likelihood().task != "classification":
+    if not splits:
         return found
     split = splits[0]
     probs = run.predictions(split).numpy()
     labels = stored_labels(run, split)
     bank = run.bank
     chains = [bank.chain_of(i) for i in range(len(bank))] if found.chains > 1 else None
+    if run.likelihood().task != "classification":
+        many = found.samples > 1 and bool(np.isfinite(probs).all())
+        return replace(found, split=split, mixing=mixing_of_values(probs, labels, chains) if many else None)
     found = replace(found, split=split, mixing=mixing(probs, labels, chains) if found.samples > 1 else None)
     if labels is None or len(labels) != probs.shape[1]:
         return found
@@ -144,15 +160,13 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
         bins=calibration_bins(predictive(probs), labels),
         doubling=gain_of_doubling(probs, labels),
         pairs=gain_of_pairs(probs, labels, chains) if chains is not None else None,
-        last_ahead=last_ahead(probs, labels),
+        late=gain_of_late(probs, labels, chains),
     )
 
 
-def last_ahead(probs: Any, labels: Any) -> tuple[float, float]:
-    """How much lower the last sample's NLL is than the predictive's: mean over examples of the paired differences, and
-    its standard error sd/√N. Positive where averaging over the earlier samples does harm."""
-    gap = nll_each(predictive(probs), labels) - nll_each(probs[-1], labels)
-    return float(gap.mean()), float(gap.std(ddof=1) / np.sqrt(gap.size)) if gap.size > 1 else NAN
+def _steps_per_epoch(run: RunDir) -> float:
+    examples = (run.manifest.get("data") or {}).get("examples")
+    return float(examples) / run.recipe.data.batch_size if isinstance(examples, int) else NAN
 
 
 def stored_labels(run: RunDir, split: str) -> Any:
