@@ -58,7 +58,7 @@ def test_evaluate_on_a_split_that_was_not_stored(tiny):
     fails("evaluate", tiny, "--device", "cuda:99", match="CUDA")
 
 
-def test_evaluate_on_other_data(tiny):
+def test_evaluate_on_other_data(tiny, tmp_path):
     strangers = json.loads(atmc("evaluate", tiny, "--on", "synthetic:3x16x16?classes=4&test=40", "--json").out)
     assert 0 <= strangers["auroc"] <= 1
     assert "accuracy" not in strangers
@@ -68,7 +68,13 @@ def test_evaluate_on_other_data(tiny):
         json.loads(atmc("evaluate", tiny, "--json").out)["predictive"]["nll"], rel=1e-4
     )
     fails("evaluate", tiny, "--on", "digitz", match="digits")
-    fails("evaluate", tiny, "--on", "synthetic:3x8x8?classes=10", match="folder:PATH?size=1x8x8")
+    fails("evaluate", tiny, "--on", "synthetic:3x8x8?classes=10", match="folder:PATH?size=8x8&channels=1")
+    for digit in range(10):
+        for split in ("train", "test"):
+            (tmp_path / split / str(digit)).mkdir(parents=True)
+            (tmp_path / split / str(digit) / "x.png").write_bytes(pictures.good()["grey.png"])
+    brought = atmc("evaluate", tiny, "--on", f"folder:{tmp_path}?size=8x8&channels=1", "--json")
+    assert json.loads(brought.out)["predictive"]["accuracy"] == pytest.approx(0.1)  # ten times the same picture
 
 
 def test_reading_verbs_change_nothing(tiny, tmp_path):

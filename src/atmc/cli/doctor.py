@@ -11,9 +11,12 @@ MARKS = {"ok": "✓", "note": "·", "warning": "!", "problem": "✗"}
 
 def doctor(run: Path, *, as_json: bool) -> int:
     """The verb; returns 0 however ill the chain is: the examination succeeded."""
-    from atmc.report.reading import Reading
+    from atmc.cli.runs import check_run
 
+    check_run(run)
     with working(f"examining {run}"):
+        from atmc.report.reading import Reading  # torch alone takes seconds on a cold machine
+
         reading = Reading(run)
         findings = reading.findings()
     if as_json:

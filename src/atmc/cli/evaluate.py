@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
     """The verb; returns the exit code."""
+    from atmc.cli.runs import check_device, check_run, tell_damage
+
+    check_run(run)
     from atmc.chain.settings import temperature_before, temperature_said
-    from atmc.cli.runs import check_device, tell_damage
     from atmc.report.reading import Reading
 
     place = check_device(device)
@@ -76,10 +78,13 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     known = reading.run.manifest["data"]
     if tuple(found.classes) == tuple(known["classes"]):
         if tuple(found.shape) != tuple(known["shape"]):
-            wanted = "x".join(str(n) for n in known["shape"])
+            shape, files = known["shape"], ""
+            if len(shape) == 3:
+                grey = "" if shape[0] == 3 else f"&channels={shape[0]}"
+                files = f", or pictures in files, brought to it: 'folder:PATH?size={shape[1]}x{shape[2]}{grey}'"
             raise InputError(
-                f"{name} has examples of shape {list(found.shape)}, the run was made for {known['shape']}: name data "
-                f"of that shape, or pictures in files, which can be brought to it, as folder:PATH?size={wanted}"
+                f"{name} has examples of shape {list(found.shape)}, the run was made for {shape}: name data of that "
+                f"shape{files}"
             )
         return seen, metrics.summary(reading.ask(pixels(found), device), seen.labels)
     from atmc.report.strangers import elsewhere

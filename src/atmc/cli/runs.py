@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from atmc.posterior import Posterior
 
 
-def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tuple[int, int, int]]:
-    """The posterior of a run directory, or a saved one, and the shape [C, H, W] of the images it takes."""
-    from atmc.posterior import Posterior
-
+def check_run(path: Path) -> None:
+    """One line about a folder that is not there, before anything slow is imported."""
     if not path.is_dir():
         raise InputError(f"there is no run directory {path}; make one with atmc sample RECIPE --out {path}")
+
+
+def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tuple[int, int, int]]:
+    """The posterior of a run directory, or a saved one, and the shape [C, H, W] of the images it takes."""
+    check_run(path)
+    from atmc.posterior import Posterior
+
     if (path / "posterior.json").is_file():
         posterior = Posterior.load(path)
         return posterior, _saved_shape(path, posterior, size)
