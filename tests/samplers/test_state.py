@@ -192,3 +192,20 @@ def test_zero_is_a_thermostat_value_like_any_other(kit):
         assert all(
             float(s["thermostat"].min()) == float(s["thermostat"].max()) == start for s in sampler.state.values()
         )
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+def test_what_is_assigned_to_the_state_is_used(body):
+    p = torch.nn.Parameter(torch.zeros(3))
+    sampler = atmc.ATMC([p], lr=0.1, noise=0.0, temperature=0.0, speed_limit=float("inf"), mass=1.0, body=body)
+    view = sampler.state[p]["momentum"]
+    sampler.state[p]["momentum"] = torch.ones(3)
+    assert sampler.state[p]["momentum"] is view
+    p.grad = torch.zeros(3)
+    sampler.step()
+    assert torch.allclose(p.detach(), torch.full((3,), 0.1))
+    with pytest.raises(ValueError, match=r"momentum is a tensor of shape \[3\]"):
+        sampler.state[p]["momentum"] = torch.ones(2)
+    with pytest.raises(ValueError, match="thermostat"):
+        sampler.state[p]["thermostat"] = 0.5
+    assert torch.equal(copy.deepcopy(sampler).state_dict()["state"][0]["momentum"], view)

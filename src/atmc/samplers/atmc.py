@@ -61,7 +61,8 @@ class ATMC(KineticSampler):
             CUDA it synchronises). "skip" leaves the step out on the device without synchronising and lets
             `sampler.check()` tell (default on CUDA). "ignore" does not look.
 
-    `state[p]["momentum"]` and `["thermostat"]` are views of flat buffers, shaped like p: write into them with `copy_`.
+    `state[p]["momentum"]` and `["thermostat"]` are views of flat buffers, shaped like p; tensors that are assigned to
+    them are copied in.
 
     The printed Algorithm 1 has e^(+βh) for e^(−βh), no mass in the noise, and assigns where it should add.
     """

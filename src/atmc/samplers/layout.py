@@ -15,6 +15,24 @@ from torch import Tensor
 from .noise import blocks
 
 
+class Slots(dict[str, Any]):
+    """The state of one parameter: views of the flat buffers. A tensor that is assigned to a slot goes into its view.
+
+    Otherwise `state[p]["momentum"] = …`, which other optimizers take, would be shown and never used.
+    """
+
+    def __setitem__(self, slot: str, value: Any) -> None:
+        view = self.get(slot)
+        if view is None or value is view:
+            super().__setitem__(slot, value)
+            return
+        if not isinstance(value, Tensor) or value.shape != view.shape:
+            given = f"one of {list(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
+            raise ValueError(f"{slot} is a tensor of shape {list(view.shape)}, not {given}")
+        with torch.no_grad():
+            view.copy_(value)
+
+
 @dataclass
 class Shard:
     """All parameters of one device and precision, with their flat state."""

@@ -27,7 +27,7 @@ from .checks import (
     whole,
 )
 from .kinetic import sample_momentum
-from .layout import Shard, build_shard, view_like
+from .layout import Shard, Slots, build_shard, view_like
 from .noise import init_generator, stream_key
 from .readings import Readings, read
 
@@ -167,7 +167,7 @@ class Sampler(Optimizer):
 
     def _link(self, shard: Shard) -> None:
         for index, p in enumerate(shard.params):
-            self.state[p].update(self._views(shard, index))
+            self.state[p] = Slots(self._views(shard, index))
 
     def _initialise(self, shard: Shard, index: int, views: dict[str, Tensor], number: int) -> None:
         """Give one new parameter, the sampler's `number`-th, its first momentum and thermostat."""
