@@ -320,3 +320,19 @@ def test_evaluate_and_report_name_damage_and_go_on(tiny, tmp_path, harm):
         assert sample.name in json.loads(told.out)["damaged"][0]
     assert f"Damaged: {sample}" in (run / "report.html").read_text()
     assert "damaged" not in json.loads(atmc("evaluate", tiny, "--json").out)
+
+
+@pytest.mark.parametrize("harm", ["altered", "torn"])
+@pytest.mark.parametrize("verb", ["doctor", "evaluate"])
+def test_metrics_that_were_changed_are_named(tiny, tmp_path, verb, harm):
+    folder = tmp_path / "harmed"
+    shutil.copytree(tiny, folder)
+    log = folder / "metrics.jsonl"
+    text = log.read_text(encoding="utf-8")
+    log.write_text(
+        text.replace('"loss": ', '"loss": 1') if harm == "altered" else text[: len(text) // 2], encoding="utf-8"
+    )
+    said = atmc(verb, folder).err
+    assert "damaged: " in said
+    assert "metrics.jsonl" in said
+    assert "damaged: " not in atmc(verb, tiny).err

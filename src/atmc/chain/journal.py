@@ -28,11 +28,7 @@ class Journal:
         """Cut the file back to its first `size` bytes; returns what was wrong with them, in words, if anything."""
         kept = self.path.read_bytes()[:size] if self.path.exists() else b""
         found = hashlib.sha256(kept)
-        complaint = None
-        if len(kept) < size:
-            complaint = f"{self.path}: lost its end ({len(kept)} of {size} bytes are left)"
-        elif found.hexdigest() != sha256:
-            complaint = f"{self.path}: was altered after it was written"
+        complaint = wrong(self.path, size, sha256)
         if self.path.exists():
             with self.path.open("r+b") as stream:
                 stream.truncate(len(kept))
@@ -66,6 +62,16 @@ class Journal:
             finally:
                 os.close(handle)
         return {"bytes": self._size, "sha256": self._digest.hexdigest()}
+
+
+def wrong(path: Path, size: int, sha256: str) -> str | None:
+    """What is wrong with the first `size` bytes of a metrics file, which a checkpoint vouches for, if anything."""
+    kept = path.read_bytes()[:size] if path.exists() else b""
+    if len(kept) < size:
+        return f"{path}: lost its end ({len(kept)} of {size} bytes are left)"
+    if hashlib.sha256(kept).hexdigest() != sha256:
+        return f"{path}: was altered after it was written"
+    return None
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from atmc.chain.bank import SampleBank
 from atmc.chain.build import build_likelihood, build_model
 from atmc.chain.evaluate import from_file
 from atmc.chain.files import DamagedFileError, problem, read_tensors
-from atmc.chain.journal import read_rows
+from atmc.chain.journal import read_rows, wrong
 from atmc.chain.manifest import NAME, Manifest
 from atmc.chain.recipe import RECIPE_FILE
 from atmc.chain.settings import Recipe, of_older_run, recipe_from_dict
@@ -82,7 +82,11 @@ class RunDir:
             for entry in part.values.get("lost", [])
             if entry["index"] not in {kept["index"] for kept in part.values["samples"]}
         ]
-        return [*self.notes, *torn, *lost]
+        marks = [
+            (part, part.values["checkpoints"][-1]["metrics"]) for part in self.parts if part.values.get("checkpoints")
+        ]
+        logs = [wrong(part.folder / "metrics.jsonl", mark["bytes"], mark["sha256"]) for part, mark in marks]
+        return [*self.notes, *torn, *lost, *(line for line in logs if line)]
 
     @property
     def bank(self) -> SampleBank:

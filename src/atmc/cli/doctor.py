@@ -11,7 +11,7 @@ MARKS = {"ok": "✓", "note": "·", "warning": "!", "problem": "✗"}
 
 def doctor(run: Path, *, as_json: bool) -> int:
     """The verb; returns 0 however ill the chain is: the examination succeeded."""
-    from atmc.cli.runs import check_run
+    from atmc.cli.runs import check_run, tell_damage
 
     check_run(run)
     with working(f"examining {run}"):
@@ -19,6 +19,8 @@ def doctor(run: Path, *, as_json: bool) -> int:
 
         reading = Reading(run)
         findings = reading.findings()
+        damaged = reading.run.damage()
+    tell_damage(run, damaged)
     if as_json:
         emit([{"level": f.level, "title": f.title, "evidence": f.evidence, "action": f.action} for f in findings])
         return 0
