@@ -31,6 +31,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results" / "temperature"
 TEMPERATURES = (1.0, 0.3, 0.1, 0.03)
 SLOW = "sampler.speed=0.002 sampler.max_speed=0.0067"  # where a network is wrong this likelihood pulls hard
 SURE = {
+    "noisy Dirichlet 0.003": f"target.likelihood=noisy-dirichlet target.likelihood_options={{alpha_eps=0.003}} {SLOW}",
     "noisy Dirichlet 0.01": f"target.likelihood=noisy-dirichlet target.likelihood_options={{alpha_eps=0.01}} {SLOW}",
     "noisy Dirichlet 0.1": f"target.likelihood=noisy-dirichlet target.likelihood_options={{alpha_eps=0.1}} {SLOW}",
     "DirClip": "target.likelihood=dirclip target.likelihood_options={alpha=0.9,clip=-10.0}",

@@ -29,7 +29,9 @@ def test_examples_run(tmp_path, monkeypatch, capsys):
     first, second = snippets(README)
     names: dict = {}
     exec(first, names)
-    assert len(capsys.readouterr().out.splitlines()) == 5  # one line a cycle
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 13  # one line a cycle after burn-in
+    assert all(0.8 < float(line.split()[2]) < 1.25 for line in lines)  # at its temperature
     exec(second.replace("epochs=100", "epochs=4"), names)
     assert names["prediction"].probs.shape == (300, 3)
     assert (tmp_path / "mine").is_dir()

@@ -62,7 +62,9 @@ def test_a_thermostat_that_is_too_heavy_leaves_the_chain_hot(tmp_path: Path) -> 
 
 
 def test_samples_from_before_the_chain_has_arrived_are_found_out(tmp_path: Path) -> None:
-    found = examined(tmp_path / "run", network(), epochs=40, batch_size=50, overrides=["schedule.burn_in_epochs=0"])
+    early = ["schedule.burn_in_epochs=0", "schedule.warm_start_epochs=0", "schedule.warm_start_lr=0.05"]
+    slow = ["sampler.speed=0.01", "sampler.max_speed=0.033"]
+    found = examined(tmp_path / "run", network(), epochs=40, batch_size=50, overrides=[*early, *slow])
     assert found[0].level == "warning"
     assert "The first and the second half of the chain do not predict alike" in ailments(found)
     assert "The last samples alone are better than all together" in ailments(found)
