@@ -44,13 +44,13 @@ def line() -> nn.Module:
     return nn.Linear(4, 1)
 
 
-@pytest.mark.parametrize(("recipe", "stretch"), [("atmc", 1.0), ("atmc", 10.0), ("sgnht", 1.0), ("sghmc", 1.0)])
+@pytest.mark.parametrize(("recipe", "stretch"), [("atmc", 1.0), ("atmc", 10.0), ("sghmc", 1.0)])
 def test_a_linear_regression_has_its_posterior(recipe: str, stretch: float) -> None:
     x, y, mean, cov = regression(stretch)
     gaussian = likelihoods.Gaussian(SCALE)
-    posterior = sample(line(), (x, y), recipe, epochs=100, chains=6, likelihood=gaussian, progress=None)
+    posterior = sample(line(), (x, y), recipe, epochs=100, chains=4, likelihood=gaussian, progress=None)
     found, sd = drawn(posterior), np.sqrt(np.diag(cov))
-    ratios = found.var(0, ddof=1) / sd**2  # of 84 samples, as many as some 25 independent ones: ± 0.3 each
+    ratios = found.var(0, ddof=1) / sd**2  # of 56 samples: ± 0.2 each
     assert 0.65 < ratios.mean() < 1.4
     assert ratios.min() > 0.3
     assert ratios.max() < 2.2
