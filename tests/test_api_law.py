@@ -77,6 +77,26 @@ def test_the_pace_is_that_of_the_data() -> None:
     assert pace(1.0) == usual  # the same each time
 
 
+def test_the_walk_leaves_modes_and_weights_alone() -> None:
+    x, y, _, _ = regression()
+    seen = []
+
+    class Frozen(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            seen.append(self.training)
+            return super().forward(input)
+
+    model = Frozen(4, 1).eval()
+    before = model.weight.detach().clone()
+
+    def potential(copy: nn.Module) -> Potential:
+        return Potential(copy, 300, priors.gaussian(1.0), likelihoods.Gaussian(SCALE))
+
+    find_pace(model, ImageData.from_tensors(x, y), potential, 18, RATE, "cpu")
+    assert not any(seen)
+    assert torch.equal(model.weight, before)
+
+
 def test_a_longer_call_goes_on_with_the_run(tmp_path: Path) -> None:
     x, y, _, _ = regression()
     first = sample(line(), (x, y), epochs=20, out=tmp_path, likelihood=likelihoods.Gaussian(SCALE), progress=None)

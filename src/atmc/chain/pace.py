@@ -64,7 +64,7 @@ class _Walker:
         device: torch.device,
     ) -> None:
         self.data, self.batch, self.device = data, batch, device
-        self.potential = make(model.train())
+        self.potential = make(model)  # in the mode it has: frozen BatchNorm stays frozen
         self.params: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.first = [p.detach().clone() for p in self.params]
         self.generator = torch.Generator().manual_seed(0)
