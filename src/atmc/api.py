@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import statistics
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -92,8 +91,9 @@ def sample(
     past = None if tuned else _begun(out, str(recipe), epochs)
     settings = _settings(past or recipe, train, epochs, overrides)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(recipe, Recipe))
-    if not tuned and past is None and recipe != "sgd":
+    if settings.sampler.name != "sgd":
         _check_model(model, train)
+    if not tuned and past is None and recipe != "sgd":
         found = _pace(model, train, dataclasses.replace(settings, target=section), kind, batch_size, device)
         settings = _settings(recipe, train, epochs, overrides, found)
     changes: dict[str, Any] = {"temperature": temperature, "chains": chains, "seed": seed}
@@ -111,8 +111,6 @@ def sample(
         ),
     )
     check_recipe(settings)
-    if settings.sampler.name != "sgd":
-        _check_model(model, train)
     examples = RunData(train, _evaluation(data, test))
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         ended = run(settings, folder, time_budget, progress, model=model, data=examples, prior=kind)
@@ -303,19 +301,17 @@ def _check_model(model: nn.Module, train: ImageData) -> None:
 
 
 def _say_if_off(folder: Path, kept: bool) -> None:
-    """Warn of a chain that was far from the temperature it was asked for, by the median of its readings."""
+    """Warn of a chain that was far from the temperature it was asked for, by the number that the doctor reads."""
+    from atmc.posterior import traces
+
     found = RunDir.open(folder)
-    begins = found.recipe.schedule.burn_in_epochs + found.recipe.schedule.warm_start_epochs
-    ratios = [
-        row["kinetic_temperature"] / row["temperature"]
-        for row in found.metrics()
-        if row["event"] == "log" and row["epoch"] > begins and row.get("kinetic_temperature") and row["temperature"] > 0
-    ]
-    if len(ratios) < 5 or 0.5 < statistics.median(ratios) < 2.0:
+    rows = traces.settled(found.metrics(), found.recipe.schedule.settled_epochs)
+    level = traces.temperature_ratio(rows, by_time=True)
+    if level.rows < 5 or not math.isfinite(level.mean) or 0.5 < level.mean < 2.0:
         return
     where = f"; atmc doctor {folder} says more" if kept else ""
     warnings.warn(
-        f"the chain was at {statistics.median(ratios):.2g} times the temperature it was asked for, so these are no "
+        f"the chain was at {level.mean:.2g} times the temperature it was asked for, so these are no "
         f"samples of the posterior: standardise inputs and targets, or give it more epochs{where}",
         stacklevel=3,
     )

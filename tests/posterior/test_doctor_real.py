@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from atmc.api import sample
+from atmc.chain.rundir import RunDir
 from atmc.posterior.advice import Advice
-from atmc.posterior.doctor import doctor
+from atmc.posterior.doctor import doctor, examine
 
 
 def moons(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,3 +92,12 @@ def test_a_short_chain_is_not_called_healthy_for_want_of_evidence(tmp_path: Path
             assert float(advice.evidence.split("R-hat is ")[1].split()[0]) <= 1.1
         if advice.level == "ok" and "training loss" in advice.title:
             assert float(advice.evidence.split("%")[0].split()[-1]) <= 10
+
+
+def test_burn_in_begins_after_the_warm_start(tmp_path: Path) -> None:
+    changes = ["schedule.warm_start_epochs=6", "schedule.burn_in_epochs=4", "schedule.cycle_epochs=1"]
+    examined(tmp_path / "run", network(), epochs=10, overrides=changes)
+    opened = RunDir.open(tmp_path / "run")
+    late = [row for row in opened.metrics() if row["event"] == "log" and row["epoch"] > 10]
+    assert 0 < len(late) < sum(row["event"] == "log" and row["epoch"] > 4 for row in opened.metrics())
+    assert examine(opened).kinetic.rows == len(late)

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atmc.data import EvalBatches, ImageData
+from atmc.data import DeviceStore, ImageData
+from atmc.data.choose import fits
 
 STEPS = 300  # of the walk, at most; and at most EPOCHS epochs
 EPOCHS = 20
@@ -64,6 +65,7 @@ class _Walker:
         device: torch.device,
     ) -> None:
         self.data, self.batch, self.device = data, batch, device
+        self.store = DeviceStore(data, device if fits(data, device) else "cpu", torch.float32)
         self.potential = make(model)  # in the mode it has: frozen BatchNorm stays frozen
         self.params: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.first = [p.detach().clone() for p in self.params]
@@ -98,7 +100,7 @@ class _Walker:
         return self._gradient(index)
 
     def _gradient(self, index: Tensor) -> tuple[float, list[Tensor]]:
-        x, y = next(iter(EvalBatches(self.data.subset(index), len(index))))
+        x, y = self.store.examples(index.to(self.store.device))
         with torch.enable_grad():
             u = self.potential(x.to(self.device), y.to(self.device))
             grads = torch.autograd.grad(u, self.params, allow_unused=True)

@@ -129,6 +129,11 @@ class ScheduleSection:
     explore_fraction: float = 0.0  # explore: T = 0, and no samples, in this first part of each cycle
     temperature_peak: float = 1.0  # anneal: T falls with the step size, from this many times sampler.temperature
 
+    @property
+    def settled_epochs(self) -> int:
+        """Epochs from the first step to the end of burn-in, warm start included: as rows of metrics count them."""
+        return self.warm_start_epochs + self.burn_in_epochs
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSection:

@@ -62,7 +62,7 @@ def over_chains(rows: Rows, name: str) -> Floats:
 
 
 def settled(rows: Rows, burn_in_epochs: float) -> list[Mapping[str, Any]]:
-    """Log rows of the main phase after burn-in."""
+    """Log rows of the main phase after burn-in, which is counted from the first step as the rows' epochs are."""
     logs = [r for r in rows if r.get("event") == "log" and r.get("phase", "main") == "main"]
     return [r for r in logs if float(r.get("epoch") or 0.0) > burn_in_epochs]
 

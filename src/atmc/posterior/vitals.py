@@ -84,7 +84,7 @@ def examine(run: RunDir) -> Vitals:
     """Read a run directory; nothing in it is changed."""
     recipe = run.recipe
     rows = run.metrics()
-    main = traces.settled(rows, recipe.schedule.burn_in_epochs)
+    main = traces.settled(rows, recipe.schedule.settled_epochs)
     ends = traces.cycle_ends(main)
     drawn = [r for r in rows if r.get("event") == "sample"]
     back = [r for r in rows if r.get("event") == "rollback"]
