@@ -155,6 +155,22 @@ def test_no_samples_of_the_part_that_explores() -> None:
     assert all(found.temperature[after - 1] == 0.5 for after in found.sample_after)
 
 
+def test_several_samples_of_a_cycle() -> None:
+    found = schedule(
+        num_data=1280,
+        epochs=16,
+        cycle_epochs=8,
+        temperature_schedule="explore",
+        explore_fraction=0.5,
+        samples_per_cycle=2,
+        sample_gap_epochs=3,
+    )
+    assert found.sample_after == (50, 80, 130, 160)  # 3 epochs of 10 steps before a cycle's end, and at its end
+    assert all(found.temperature[after - 1] == 0.5 for after in found.sample_after)
+    later = schedule(num_data=1280, epochs=17, cycle_epochs=8, samples_per_cycle=3, burn_in_epochs=7)
+    assert later.sample_after == (80, 140, 150, 160)  # none of the burn-in, none of a cycle cut short
+
+
 def test_a_temperature_that_falls_with_the_step_size() -> None:
     found = schedule(
         num_data=1280,

@@ -34,7 +34,8 @@ _GIVEN = {
 
 # Settings that belong to one kind of something, by the key that names the kind.
 _OF_KIND = {
-    "schedule.kind": "cycle_epochs cycle_warmup_epochs hold_fraction milestones gamma lr_floor",
+    "schedule.kind": "cycle_epochs cycle_warmup_epochs samples_per_cycle sample_gap_epochs hold_fraction milestones "
+    "gamma lr_floor",
     "schedule.temperature_schedule": "temperature_ramp_epochs explore_fraction temperature_peak",
 }
 
@@ -110,8 +111,14 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
 def _of_schedule(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     plan = recipe.schedule
     kind = f'schedule.kind = "{plan.kind}"'
-    for key in ("cycle_epochs", "cycle_warmup_epochs"):
+    for key in ("cycle_epochs", "cycle_warmup_epochs", "samples_per_cycle", "sample_gap_epochs"):
         yield f"schedule.{key}", plan.kind == "cyclic", kind, 'use "cyclic"'
+    yield (
+        "schedule.sample_gap_epochs",
+        plan.samples_per_cycle > 1,
+        "one sample a cycle",
+        "set schedule.samples_per_cycle",
+    )
     yield "schedule.hold_fraction", plan.kind in ("cyclic", "cosine"), kind, 'use "cyclic" or "cosine"'
     for key in ("milestones", "gamma"):
         yield f"schedule.{key}", plan.kind == "step", kind, 'use "step"'

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from atmc.chain.recipe_idle import idle_keys, option_complaints
-from atmc.chain.settings import Recipe, SamplerSection, flat, noise_level
+from atmc.chain.settings import Recipe, SamplerSection, ScheduleSection, flat, noise_level
 from atmc.errors import InputError
 
 # key → (what must hold of a value that is set, the same in words)
@@ -38,6 +38,8 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule.cycle_epochs": (lambda v: v >= 1, "at least 1"),
     "schedule.burn_in_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.sample_every_steps": (lambda v: v >= 1, "at least 1"),
+    "schedule.samples_per_cycle": (lambda v: v >= 1, "at least 1"),
+    "schedule.sample_gap_epochs": (lambda v: v >= 1, "at least 1"),
     "schedule.gamma": (lambda v: 0 < v <= 1, "in (0, 1]"),
     "schedule.lr_floor": (lambda v: 0 <= v <= 1, "in [0, 1]"),
     "schedule.warmup_epochs": (lambda v: v >= 0, "at least 0"),
@@ -89,6 +91,7 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
                 f"schedule.cycle_epochs = {plan.cycle_epochs} is longer than the run "
                 f"(schedule.epochs = {plan.epochs}): no cycle would end"
             )
+    yield from _samples_of_cycle(plan)
     if plan.burn_in_epochs >= plan.epochs:
         yield (
             f"schedule.burn_in_epochs = {plan.burn_in_epochs} leaves nothing to sample of "
@@ -133,6 +136,31 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
         )
     if plan.temperature_schedule == "anneal" and plan.temperature_peak == 1:
         yield 'schedule.temperature_peak must be above 1 for schedule.temperature_schedule = "anneal"'
+
+
+def _samples_of_cycle(plan: ScheduleSection) -> Iterator[str]:
+    """Several samples of a cycle have to lie in the part of it that samples."""
+    before = (plan.samples_per_cycle - 1) * plan.sample_gap_epochs  # from the first of them to the cycle's end
+    if plan.cycle_epochs is None or not before:
+        return
+    several = f"schedule.samples_per_cycle = {plan.samples_per_cycle}"
+    if plan.sample_every_steps:
+        yield f"{several} and schedule.sample_every_steps say the same thing twice: give one of them"
+    if plan.temperature_schedule == "anneal":
+        yield (
+            f"{several} would take samples at other temperatures than sampler.temperature with "
+            'schedule.temperature_schedule = "anneal": leave it out, for one a cycle'
+        )
+    start = float(plan.cycle_warmup_epochs)
+    what = f"the {start:g} of schedule.cycle_warmup_epochs"
+    if plan.temperature_schedule == "explore":
+        start = max(start, plan.explore_fraction * plan.cycle_epochs)
+        what = f"the {start:g} that explore (schedule.explore_fraction = {plan.explore_fraction:g})"
+    if plan.cycle_epochs - before <= start:
+        yield (
+            f"{several} begin {before} epochs before the end of schedule.cycle_epochs = {plan.cycle_epochs}, "
+            f"within {what}: take fewer, or make schedule.sample_gap_epochs smaller"
+        )
 
 
 def _sampler(recipe: Recipe) -> Iterator[str]:

@@ -156,6 +156,11 @@ def _temperature(plan: ScheduleSection, factor: Tensor, ends: list[int], since: 
     return (~_explores(plan, steps, ends, since)).double()
 
 
+def _of_cycle(plan: ScheduleSection, end: int, since: StepsFor) -> list[int]:
+    """Sampling times of the cycle that ends at step `end`."""
+    return [end - since(k * plan.sample_gap_epochs) for k in reversed(range(plan.samples_per_cycle))]
+
+
 def _sampling_times(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> list[int]:
     burn_in = since(plan.burn_in_epochs)
     if plan.sample_every_steps:
@@ -171,7 +176,7 @@ def _sampling_times(plan: ScheduleSection, steps: int, ends: list[int], since: S
     if plan.kind == "cyclic":
         # "Collecting after 150 epochs" with cycles of 50 means that the cycle ending at 200 is the first to give one.
         whole = ends if plan.epochs % (plan.cycle_epochs or 1) == 0 else ends[:-1]
-        times = [end for end in whole if end > burn_in]
+        times = [time for end in whole for time in _of_cycle(plan, end, since) if time > burn_in]
         if not times:
             raise InputError(
                 f"schedule.burn_in_epochs = {plan.burn_in_epochs} leaves no whole cycle of schedule.cycle_epochs = "

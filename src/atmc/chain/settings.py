@@ -115,6 +115,8 @@ class ScheduleSection:
     cycle_epochs: int | None = None  # cyclic
     burn_in_epochs: int = 0  # samples are taken after this epoch
     sample_every_steps: int | None = None  # otherwise one sample at each cycle's end, or at the run's
+    samples_per_cycle: int = 1  # cyclic: the last at its end, the others before it,
+    sample_gap_epochs: int = 1  # so many epochs apart
     milestones: list[int] = field(default_factory=list)  # step: epochs at which lr is multiplied by `gamma`
     gamma: float = 0.1
     lr_floor: float = 0.0  # the step size never falls below this fraction of lr
