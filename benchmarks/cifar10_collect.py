@@ -180,6 +180,7 @@ def describe(
     return {
         "row": name,
         "label": label,
+        "aside": False,  # `join --aside` sets a row aside
         "temperature": None if sampler.name == "sgd" else sampler.temperature,
         "augment": run.recipe.data.augment,
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},

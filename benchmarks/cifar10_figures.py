@@ -3,7 +3,7 @@
     calibration                   the paper's figure: accuracy against confidence in 8 equally sized bins
     accuracy-samples, nll-samples against the number of samples averaged
     accuracy-epochs, nll-epochs   against the epochs seen: the average so far, and each sample by itself
-    loss-epochs                   the training loss
+    loss-epochs                   the training loss, of rows with the categorical likelihood: others have other units
 
 A row keeps its colour through all of them, and the names stand below the axes, where no curve can run into them: there
 will be a dozen. With several seeds curves are means over them, and calibration is that of
@@ -42,6 +42,7 @@ class Line:
     name: str
     kind: str
     sampler: str
+    likelihood: str
     chains: int  # that are averaged
     predictors: list[Predictor]
     colour: str
@@ -69,8 +70,9 @@ def save_figures(folder: Path, into: Path) -> list[Path]:
 
 
 def lines_of(folder: Path, ink: Ink) -> list[Line]:
-    """One line for each collected row, in the table's order and named as there."""
-    rows = list({row["run"]: row for row in build(folder)}.values())  # of a sampled run the predictive, which is last
+    """One line for each collected row that is not set aside, in the table's order and named as there."""
+    # Of a sampled run the predictive, which is last.
+    rows = list({row["run"]: row for row in build(folder) if not row["aside"]}.values())
     if not rows:
         raise InputError(f"{folder} holds no rows yet: begin with python benchmarks/cifar10.py collect")
     collected = {row["row"]: load_predictors(folder, row) for row in load_rows(folder)}
@@ -79,6 +81,7 @@ def lines_of(folder: Path, ink: Ink) -> list[Line]:
             name=_name(row),
             kind=row["kind"],
             sampler=row["sampler"],
+            likelihood=row["likelihood"],
             chains=row["chains"],
             predictors=collected[row["run"]],
             colour=ink.series(i),
@@ -102,7 +105,7 @@ def figures(lines: Sequence[Line], ink: Ink) -> Iterator[tuple[str, Figure]]:
             yield f"{score}-samples", against_samples(lines, score, ink)
         yield f"{score}-epochs", against_epochs(lines, score, ink)
     if any(len(found.trace) for line in lines for found in line.predictors):
-        yield "loss-epochs", loss(lines, ink)
+        yield "loss-epochs", loss([line for line in lines if line.likelihood == "categorical"], ink)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from cifar10_rows import SCORES, Predictor, Row, by_predictor, load_predictors, 
 
 NETWORK, LAST, PREDICTIVE, ENSEMBLE = "network", "last sample", "posterior predictive", "ensemble"
 METHODS = {"sgd": "SGD", "atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC", "sgld": "SGLD"}
+LIKELIHOODS = {"noisy-dirichlet": "noisy Dirichlet", "dirclip": "DirClip"}
 NETWORKS = {"resnetpp": "ResNet++", "resnet": "ResNet", "mlp": "MLP"}
 # The paper's table: accuracy and NLL of ResNet++-56×32, and of ResNet-56×32 where there is BatchNorm.
 PAPER = {
@@ -73,6 +74,8 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
         "kind": kind,
         "sampler": recipe["sampler"]["name"],
         "norm": recipe["model"]["norm"],
+        "likelihood": recipe["target"]["likelihood"],
+        "aside": collected.get("aside", False),
         **{key: collected[key] for key in ("temperature", "augment")},
         **({} if before is None else {"temperature_before": before}),
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
@@ -97,7 +100,7 @@ def title(collected: Row, recipe: dict[str, Any], kind: str) -> str:
     name += {"bn": " + BatchNorm", "frn": " + FRN"}.get(model["norm"], "")
     name += f", {NETWORKS.get(model['name'], model['name'])}-{model['depth']}"
     name += f"×{model['width']}" if "width" in model else ""
-    name += "" if likelihood == "categorical" else f", {likelihood} likelihood"
+    name += "" if likelihood == "categorical" else f", {LIKELIHOODS.get(likelihood, likelihood)}"
     if _is_control(recipe):
         kind = {LAST: "last network", PREDICTIVE: "average"}[kind]
     name = collected["label"] or name
@@ -255,8 +258,12 @@ def devices(rows: Sequence[Row]) -> list[str]:
 
 
 def blocks(rows: Sequence[Row]) -> dict[str, str]:
-    """What stands between `<!-- NAME -->` and `<!-- /NAME -->`."""
-    return {"cifar10 table": table_markdown(rows), "cifar10 outside": outside_markdown(rows)}
+    """What stands between `<!-- NAME -->` and `<!-- /NAME -->`: `cifar10 main` leaves out the rows set aside."""
+    return {
+        "cifar10 table": table_markdown(rows),
+        "cifar10 main": table_markdown([row for row in rows if not row["aside"]]),
+        "cifar10 outside": outside_markdown(rows),
+    }
 
 
 def _between(name: str) -> re.Pattern[str]:

@@ -29,13 +29,13 @@ def test_the_papers_cifar10_run_has_17_samples_from_epoch_200_on() -> None:
     assert len(found.cycle_ends) == 20
 
 
-@pytest.mark.parametrize(("hold", "warmup"), [(0.0, 0), (0.6, 0), (0.6, 1), (0.3, 3)])
-def test_cyclic_steps_are_those_of_the_torch_scheduler(hold: float, warmup: int) -> None:
-    plan = {"hold_fraction": hold, "cycle_warmup_epochs": warmup}
+@pytest.mark.parametrize(("hold", "warmup", "floor"), [(0.0, 0, 0), (0.6, 0, 0.05), (0.6, 1, 0), (0.3, 3, 0.25)])
+def test_cyclic_steps_are_those_of_the_torch_scheduler(hold: float, warmup: int, floor: float) -> None:
+    plan = {"hold_fraction": hold, "cycle_warmup_epochs": warmup, "lr_floor": float(floor)}
     found = schedule(num_data=1280, epochs=12, cycle_epochs=4, **plan)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=1e-3)
-    scheduler = CyclicCosine(optimizer, 40, hold=hold, warmup=warmup / 4)
+    scheduler = CyclicCosine(optimizer, 40, hold=hold, warmup=warmup / 4, floor=floor)
     expected = []
     for _ in range(120):
         expected.append(optimizer.param_groups[0]["lr"])

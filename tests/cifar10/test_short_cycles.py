@@ -77,13 +77,6 @@ def test_scores_of_short_cycles_are_those_kept(explored):
     assert lowest[2] == ".98"
 
 
-def test_what_three_samples_of_one_place_gain(explored):
-    run = explored["T0.02 after 0, speed 0.0025, hold 0.6, explore 0.943, SGD settled first, 100 epochs"]["samples"]
-    said = f"have {run[2]['predictive nll']:.3f} together where one has {run[0]['single nll']:.3f}"
-    assert bare(said) in TEXT
-    assert bare(f"places have {run[-1]['predictive nll']:.3f} where two of two have .201 and .203 without") in TEXT
-
-
 def test_what_the_row_of_short_cycles_is_said_to_be():
     row = json.loads((RESULTS / "atmc-short.row.json").read_text(encoding="utf-8"))
     probs = probabilities("atmc-short")
@@ -129,8 +122,6 @@ def test_what_the_ensemble_of_sgd_is_said_to_be():
         f"have {accuracy:.1f} / {costs(probs).mean():.3f} on average and {100 * row['accuracy']:.2f} / {row['nll']:.3f}"
     )
     assert bare(f"{said} together, ECE {row['ece']:.3f}") in TEXT
-    nll, points = ahead("atmc-short", "ensemble-sgd")
-    assert f"ahead by {nll} in NLL and by {points} points" in TEXT
     a, b = limit(probs)
     assert bare(f"NLL of n is nearly {a:.3f} + {b:.3f}/n") in TEXT
     apart = differ(probs, list(range(len(probs))))[1]

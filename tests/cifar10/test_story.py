@@ -109,11 +109,13 @@ def test_what_is_said_in_short_is_what_was_found(explored):
         "T0.02 after 0, thermostats that follow, 100 epochs",
         "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, 100 epochs",
     )
-    *first, chains, control, short = table_after("## In short")
+    *first, chains, control, short, settled = table_after("## In short")
     ends = {
         "1,000 epochs (test)": {"T.02-s.003, 1000 epochs", "(the row atmc-cold-one)"},
         "975 epochs (test)": {"(the row atmc-cold as it was)"},
     }
+    at_one = json.loads((RESULTS / "atmc.row.json").read_text(encoding="utf-8"))["nll"]
+    assert agree(re.search(r"the row: (\.\d+) after 4 × 250 epochs \(test\)", first[0][2])[1], at_one)
     for (what, nll, rest), name in zip(first, names, strict=True):
         assert agree(nll, explored[name]["samples"][1]["predictive nll"]), what
         for words, long in ends.items():
@@ -128,12 +130,20 @@ def test_what_is_said_in_short_is_what_was_found(explored):
     assert agree(re.match(r"(\.\d+) if of one", chains[2])[1], alone - four["pairs"]["one"])
     rows = [
         json.loads((RESULTS / f"{row}.row.json").read_text(encoding="utf-8"))["nll"]
-        for row in ("atmc-cold", "atmc-short", "ensemble-sgd")
+        for row in ("atmc-cold", "atmc-short", "atmc-settled", "ensemble-sgd")
     ]
-    for (*_, rest), nll in zip((chains, short), rows, strict=False):
+    for (*_, rest), nll in zip((chains, short, settled), rows, strict=False):
         assert agree(re.search(r"the row: (\.\d+) after 4 × 250 epochs \(test\)", rest)[1], nll)
-    assert "(.{} and .{}, one seed each)".format(*(round(1e4 * nll) for nll in rows[:2])) in TEXT
-    assert agree(re.search(r"far behind: 93\.2 / (\.\d+)\.", TEXT)[1], rows[2])
+    assert "had the NLL, .{} and .{}, one seed each".format(*(round(1e4 * nll) for nll in rows[:2])) in TEXT
+    assert agree(re.search(r"last of these rows has: 94\.52 / (\.\d+), with one seed", TEXT)[1], rows[2])
+    assert agree(re.search(r"far behind: 93\.2 / (\.\d+)\.", TEXT)[1], rows[3])
+    of_settled = "T{} speed 0.0025, hold 0.6, {}SGD settled first, 100 epochs"
+    usual, without, warmer = (
+        explored[of_settled.format(*parts)]["samples"][-1]["predictive nll"]
+        for parts in (("0.02 after 0,", "explore 0.943, "), ("0,", ""), ("0.05 after 0,", "explore 0.94, "))
+    )
+    assert agree(settled[1], usual)
+    assert f"{without:.3f} without the sampler, {warmer:.3f} at T = .05;".replace("0.", ".") in settled[2]
     assert agree(short[1], explored[f"T0.005 after 0, {SHORT.format(0.8)}"]["samples"][3]["predictive nll"])
     without = explored[f"T0.02 after 0, {SHORT.format(0.98)}"]["samples"][3]["predictive nll"]
     assert agree(re.match(r"(\.\d+) without the sampler", short[2])[1], without)

@@ -266,7 +266,7 @@ def test_a_sampler_at_zero_is_called_what_it_is(stored, tmp_path):
     recipe = tmp_path / "atmc.toml"
     recipe.write_text(recipe.read_text().replace("temperature = 1.0\n", "temperature = 0.0\n", 1))
     text = tabling.table_markdown(tabling.build(tmp_path))
-    assert "SGD in cycles, ResNet++-8×2, noisy-dirichlet likelihood, average |" in text
+    assert "SGD in cycles, ResNet++-8×2, noisy Dirichlet, average |" in text
     assert "last network |" in text
     assert "posterior" not in text
     full = {"data": {"name": "cifar10"}, "model": {"depth": 56, "width": 32, "norm": "none"}}
@@ -327,15 +327,25 @@ def test_figures_are_drawn_from_what_is_stored(stored, tmp_path):
     assert written.keys() == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
     assert all(written[f"{name}.png"].startswith(b"\x89PNG") for name in names)
     calibration = written["calibration.svg"].decode()
-    assert "ATMC, noisy-dirichlet likelihood, T = 1" in calibration
+    assert "ATMC, noisy Dirichlet, T = 1" in calibration
     assert "Deep ensemble" not in calibration  # the paper's figure: predictive and trained networks
     assert "Deep ensemble" in written["nll-samples.svg"].decode()
+
+
+def test_a_row_set_aside_is_in_the_long_table_only(stored, tmp_path):
+    folder = shutil.copytree(stored.folder, tmp_path / "results")
+    assert tool.main(["join", str(folder), "--row", "atmc", "--out", str(folder), "--aside"]) == 0
+    blocks = tabling.blocks(tabling.build(folder))
+    assert "| ATMC, " in blocks["cifar10 table"]
+    assert "| ATMC, " not in blocks["cifar10 main"]
+    assert "| SGD, " in blocks["cifar10 main"]
+    assert all("ATMC" not in line.name for line in drawing.lines_of(folder, drawing.Ink.paper()))
 
 
 def test_samples_that_chains_take_at_the_same_time_are_one_point(stored):
     row = next(row for row in storing.load_rows(stored.folder) if row["row"] == "atmc")
     found = dataclasses.replace(storing.load_predictors(stored.folder, row)[0], epochs=np.float32([2, 2, 4]))
-    line = drawing.Line("two chains", "posterior predictive", "atmc", 2, [found], "black")
+    line = drawing.Line("two chains", "posterior predictive", "atmc", "categorical", 2, [found], "black")
     figure = drawing.against_epochs([line], "nll", drawing.Ink.paper())
     average, alone = ((drawn.get_xdata(), drawn.get_ydata()) for drawn in figure.axes[0].lines[:2])
     assert list(average[0]) == list(alone[0]) == [4, 8]  # epochs of both

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -41,6 +42,7 @@ def test_cycles_that_explore_at_zero_and_then_sample(make, kit, as_tensor):
         group, rows = sampler.param_groups[0], []
         for step in range(20):
             rows.append((float(group["temperature"]), group["lr"]))
+            assert schedule.exploring == (group["temperature"] == 0)
             kit.run(sampler, params, 1, start=step)
             schedule.step()
         seen[explore] = rows
@@ -82,8 +84,13 @@ def test_only_a_sampler_explores():
     atmc.CyclicCosine(torch.optim.SGD([param], lr=0.1), cycle=10, hold=0.5, warmup=0.1)
 
 
-@pytest.mark.parametrize("share", ["explore", "hold", "warmup"])
-@pytest.mark.parametrize("wrong", [1.0, -0.1, float("nan"), "half"])
+@pytest.mark.parametrize(
+    ("share", "wrong"),
+    [
+        *itertools.product(("explore", "hold", "warmup"), (1.0, -0.1, float("nan"), "half")),
+        *itertools.product(("floor",), (1.1, -0.1, float("nan"), "half")),
+    ],
+)
 def test_shares_of_a_cycle_are_below_one(share, wrong):
     with pytest.raises(ValueError, match=share):
         atmc.CyclicCosine(atmc.ATMC([torch.nn.Parameter(torch.zeros(3))]), cycle=10, **{share: wrong})

@@ -1,0 +1,160 @@
+"""What docs/cifar10.md tells of cycles in which SGD settles first, and of T = 1, is what is kept."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+
+from atmc.posterior.diagnostics import gain_of_pairs
+
+from .rescored import RESULTS
+from .test_short_cycles import ahead, bare, costs, limit, probabilities
+from .told import TEXT, agree, scored, table_after
+
+FIRST = "hold 0.6, explore 0.94, SGD settled first, 100 epochs"
+RUNS = {
+    "0": "T0, speed 0.0025, hold 0.6, SGD settled first, 100 epochs",
+    ".005": f"T0.005 after 0, speed 0.0025, {FIRST}",
+    ".02": "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.943, SGD settled first, 100 epochs",
+    ".05": f"T0.05 after 0, speed 0.0025, {FIRST}",
+    ".1": f"T0.1 after 0, speed 0.0025, {FIRST}",
+}
+AT_ONE = f"T1 after 0, noisy Dirichlet 0.01, speed 0.001, {FIRST}"
+CHAINS, PER_PLACE = 4, 3
+
+
+def places() -> np.ndarray:
+    """The row's samples as [cycle, sample of the cycle, chain, image, class]: samples lie in the order of epochs."""
+    probs = probabilities("atmc-settled")
+    epochs = np.load(RESULTS / "atmc-settled-0.npz")["epochs"].reshape(-1, PER_PLACE, CHAINS)
+    assert (epochs == epochs[..., :1]).all()
+    assert np.allclose(np.diff(epochs[..., 0], axis=1), 1.0, atol=0.01)
+    return probs.reshape(-1, PER_PLACE, CHAINS, *probs.shape[1:])
+
+
+def kept(explored, row):
+    """The readings of a row's samples."""
+    return next(run for name, run in explored.items() if f"(the row {row})" in name)
+
+
+def test_scores_where_sgd_has_settled_are_those_kept(explored):
+    found = table_after("**SGD settles first.**")
+    assert [row[0] for row in found] == list(RUNS)
+    for of, alone, one, two, six, many, loss in found:
+        run = explored[RUNS[of]]
+        samples = run["samples"]
+        assert len(samples) == 2 * PER_PLACE
+        means = {key: np.mean([s[key] for s in samples]) for key in ("single accuracy", "single nll")}
+        assert scored(alone, means, "single"), of
+        assert scored(one, samples[PER_PLACE - 1], "predictive"), of
+        assert scored(six, samples[-1], "predictive"), of
+        assert agree(loss, run["training_loss"]), of
+        if "places" not in run:
+            assert (two, many) == ("–", "–")
+            continue
+        (_, first), (accuracy, second) = run["places"]["rows"]
+        assert scored(two, {"x accuracy": accuracy, "x nll": second}, "x"), of
+        assert agree(many, 2 * samples[-1]["predictive nll"] - (first + second) / 2), of
+    zero, best = (explored[RUNS[of]]["places"]["rows"] for of in ("0", ".05"))
+    words = "one place have an NLL of {:.3f} and {:.3f} together without it, of {:.3f} and {:.3f} at T = .05."
+    assert bare(words.format(*(nll for rows in (zero, best) for _, nll in rows))) in TEXT
+
+
+def test_what_the_sampler_adds_in_a_place(explored):
+    zero, *warm = (explored[RUNS[of]] for of in ("0", ".05", ".1"))
+    for run in warm:
+        alone = [np.mean([s["single nll"] for s in some["samples"]]) for some in (zero, run)]
+        assert round(alone[0] - alone[1], 3) in (0.024, 0.025)
+        together = [a[1] - b[1] for a, b in zip(zero["places"]["rows"], run["places"]["rows"], strict=True)]
+        assert all(0.02 < less < 0.03 for less in together)
+    assert "alone by .025 and three together by .02 to .03" in TEXT
+
+
+def test_what_the_row_is_said_to_be():
+    row = json.loads((RESULTS / "atmc-settled.row.json").read_text(encoding="utf-8"))
+    cycles = places()
+    labels = np.load(RESULTS / "atmc-settled-0.npz")["labels"]
+    probs = probabilities("atmc-settled")
+    said = f"Its {len(probs)} samples have {100 * row['accuracy']:.2f} / {row['nll']:.3f}, ECE {row['ece']:.3f}"
+    nll, points = ahead("atmc-settled", "atmc-cold")
+    assert bare(said) + f": {nll} less NLL than the row of the same" in TEXT
+    assert f"comes on earlier, and {points} points more; against" in TEXT
+    assert "against *cycles of 25* {} and {} points".format(*ahead("atmc-settled", "atmc-short")) in TEXT
+    of_place = cycles.mean(1)  # [cycle, chain, …]
+    alone, before, three = (costs(some).mean() for some in (probs, probabilities("atmc-cold"), of_place))
+    words = f"({alone:.3f} on average, and {before:.3f}), three of a place have {three:.3f} together"
+    assert bare(words) in TEXT
+    last = cycles[:, -1].reshape(-1, *probs.shape[1:]).mean(0)
+    accuracy, end = 100 * np.mean(last.argmax(-1) == labels), costs(last).mean()
+    assert bare(f"the average of 16 would have {accuracy:.2f} / {end:.3f}, so more than half") in TEXT
+    whole = costs(probabilities("atmc-cold").mean(0)).mean()
+    assert whole - end > 0.5 * (whole - row["nll"])
+    flat = of_place.reshape(-1, *probs.shape[1:])
+    gains = gain_of_pairs(flat, labels, list(range(CHAINS)) * len(of_place), orders=1)
+    assert bare(f"Two places of two chains gain {gains.two:.4f}, two of one chain {gains.one:.4f};") in TEXT
+    a, b = limit(flat)
+    assert bare(f"NLL of n places is nearly {a:.3f} + {b:.3f}/n, with a limit lower than any before") in TEXT
+    assert all(a < limit(probabilities(other))[0] for other in ("atmc-cold", "atmc-short", "atmc-cold-one"))
+    spread = costs(flat).mean(-1).std(ddof=1)
+    assert bare(f"Places of the row below differ by {spread:.3f}, one standard deviation") in TEXT
+
+
+def test_its_temperatures_and_thermostats(explored):
+    run, before = kept(explored, "atmc-settled")["samples"], kept(explored, "atmc-cold")["samples"]
+    positions = np.array([s["configurational_temperature"] for s in run]) / 0.02
+    momenta = np.mean([s["kinetic_temperature"] for s in run]) / 0.02
+    error = positions.std(ddof=1) / len(run) ** 0.5
+    cooler = np.mean([s["configurational_temperature"] for s in before]) / 0.02
+    words = f"momenta {momenta:.2f} T, positions {positions.mean():.2f} ± {error:.2f} ({cooler:.2f} in the row in which"
+    assert words.replace("± 0.", "± .").replace("(0.", "(.") in TEXT
+    settled, other = (np.mean([s["thermostat_q99"] for s in some]) for some in (run, before))
+    assert f"99 % quantile of ξ comes to {settled:.0f}, and to {other:.0f} in the row before" in TEXT
+
+
+def test_what_the_row_at_one_is_said_to_be(explored):
+    row = json.loads((RESULTS / "atmc.row.json").read_text(encoding="utf-8"))
+    stored = np.load(RESULTS / "atmc-0.npz")
+    probs, trace = probabilities("atmc"), stored["trace"]
+    table = json.loads((RESULTS / "table.json").read_text(encoding="utf-8"))
+    last = next(found for found in table if (found["run"], found["kind"]) == ("atmc", "last sample"))
+    words = f"{100 * row['accuracy']:.2f} / {row['nll']:.3f} with {len(probs)} samples, ECE {row['ece']:.3f}"
+    assert bare(f"{words}, and {100 * last['accuracy']:.1f} / {last['nll']:.3f} for a last sample.") in TEXT
+    assert row["accuracy"] < 0.939
+    a, b = limit(probs)
+    assert bare(f"NLL of n samples is nearly {a:.3f} + {b:.3f}/n, and the samples") in TEXT
+    samples = kept(explored, "atmc")["samples"]
+    by_cycle = [
+        np.mean([s["single nll"] for s in some]) for _, some in itertools.groupby(samples, lambda s: round(s["epoch"]))
+    ]
+    assert bare("have {:.3f}, {:.3f}, {:.3f} and {:.3f}. Both".format(*by_cycle)) in TEXT
+    positions = np.array([s["configurational_temperature"] for s in samples])
+    momenta, error = np.mean([s["kinetic_temperature"] for s in samples]), positions.std(ddof=1) / len(samples) ** 0.5
+    assert f"(momenta {momenta:.2f}, positions {positions.mean():.2f} ± {error:.2f})".replace("± 0.", "± .") in TEXT
+    ends = [trace[trace[:, 0] == chain][-1, 2] for chain in range(CHAINS)]
+    assert {f"{loss:.1f}" for loss in ends} == {"17.3"}
+    assert "come to the same training loss, 17.3:" in TEXT
+
+
+def test_one_before_its_equilibrium(explored):
+    run = explored[AT_ONE]
+    samples = run["samples"]
+    assert bare(f"six samples have {100 * samples[-1]['predictive accuracy']:.1f} / ") in TEXT
+    assert agree(".190", samples[-1]["predictive nll"])
+    others = [
+        other["samples"][-1]["predictive nll"]
+        for name, other in explored.items()
+        if name.startswith("T1 ") and name != AT_ONE and other["samples"] and "(the row" not in name
+    ]
+    assert len(others) > 3
+    assert min(others) > 0.3
+    positions = [s["configurational_temperature"] for s in samples[PER_PLACE:]]
+    assert bare("positions is {:.2f}, {:.2f} and {:.2f} at the three samples of the second".format(*positions)) in TEXT
+    loss = [row[1] for row in run["trace"]["rows"]][-PER_PLACE:]
+    assert "training loss {:.1f}, {:.1f} and {:.1f},".format(*loss) in TEXT
+
+
+def test_the_ensemble_is_behind_the_row():
+    nll, points = ahead("atmc-settled", "ensemble-sgd")
+    assert f"ATMC's row *SGD settled first* is ahead by {nll} in NLL and by {points} points" in TEXT
