@@ -27,7 +27,7 @@ from atmc.chain import load_recipe, run
 from atmc.chain.rundir import RunDir
 from atmc.errors import InputError, RunError
 from atmc.posterior import metrics
-from atmc.posterior.diagnostics import gain_of_pairs
+from atmc.posterior.diagnostics import averaged_by_place, gain_of_pairs
 
 HELD_OUT = ["data.validation=5000", 'run.evaluate=["validation"]', "run.checkpoint_minutes=30"]
 SCORES = ("accuracy", "nll", "ece")
@@ -68,23 +68,33 @@ def read(folder: Path) -> dict[str, Any]:
                     **{key: row[key] for key in ("configurational_temperature", "silent_share") if key in row},
                 }
             )
-        pairs = gain_of_pairs(probs, labels, [entry.chain for entry in entries])
+        places, chains = probs, [entry.chain for entry in entries]
+        if opened.recipe.schedule.samples_per_cycle > 1:
+            places, chains = averaged_by_place(probs, chains, [entry.meta["cycle"] for entry in entries])
+            found["places"] = [
+                {"chain": chain, **{score: metrics.scores(place, labels)[score] for score in SCORES}}
+                for place, chain in zip(places, chains, strict=True)
+            ]
+        pairs = gain_of_pairs(places, labels, chains)
         found["pairs"] = None if pairs is None else dataclasses.asdict(pairs)
     return found
 
 
-def limit(samples: list[dict[str, Any]]) -> float | None:
+def limit(samples: list[dict[str, Any]], places: list[dict[str, Any]] | None = None) -> float | None:
     """The NLL that the average of ever more such samples tends to, from two or more; None from fewer.
+
+    Of ever more places, where each cycle gives several samples: those of one place resemble each other.
 
     The NLL of the average of n samples is nearly a + b/n, so the mean of the single ones, a + b, and that of all,
     a + b/n, give a. (The 17 samples of the row atmc-cold-one: .254 alone, .209 in pairs, .195 in threes and .171
     together, which make a .165, .166 and .166: from few samples it comes out a little low.) From two samples on 5,000
     images it is known to a few per cent only.
     """
-    n = len(samples)
+    alone = [place["nll"] for place in places] if places else [sample["single"]["nll"] for sample in samples]
+    n = len(alone)
     if n < 2:
         return None
-    single = statistics.mean(sample["single"]["nll"] for sample in samples)
+    single = statistics.mean(alone)
     return float((n * samples[-1]["predictive"]["nll"] - single) / (n - 1))
 
 
@@ -99,7 +109,7 @@ def line(name: str, result: dict[str, Any]) -> str:
         for what in ("single", "predictive"):
             text += f"  {what} {100 * last[what]['accuracy']:.2f} / {last[what]['nll']:.3f}"
         text += f"  ({len(result['samples'])} samples)"
-    if (expected := limit(result["samples"])) is not None:
+    if (expected := limit(result["samples"], result.get("places"))) is not None:
         text += f"  many: {expected:.3f}"
     if gain := result.get("pairs"):
         text += f"  two together gain {gain['one']:.4f} (one chain), {gain['two']:.4f} (two; p = {gain['p_value']:.2g})"
@@ -142,7 +152,7 @@ def main() -> None:
     lasts = {name: r["samples"][-1]["predictive"]["nll"] for name, r in results.items() if r["samples"]}
     if lasts:
         print(f"lowest NLL on held-out images: {min(lasts, key=lambda name: lasts[name])}")
-    limits = {name: a for name, r in results.items() if (a := limit(r["samples"])) is not None}
+    limits = {name: a for name, r in results.items() if (a := limit(r["samples"], r.get("places"))) is not None}
     if limits:
         print(f"lowest to be expected of many samples: {min(limits, key=lambda name: limits[name])}")
 

@@ -57,6 +57,18 @@ def test_samples_of_several_chains_are_averaged_together(monkeypatch, tmp_path, 
     assert "two together gain" in capsys.readouterr().out
 
 
+def test_samples_of_one_cycle_are_scored_as_one_place(monkeypatch, tmp_path):
+    several = ["--set=schedule.epochs=8", "--set=schedule.cycle_epochs=4", "--set=schedule.samples_per_cycle=2"]
+    found = explore(monkeypatch, tmp_path, *several)["as it is"]
+    assert [round(sample["epoch"]) for sample in found["samples"]] == [3, 4, 7, 8]
+    run = exploring.RunDir.open(tmp_path / "00")
+    own = run.predictions("validation").double()[:, range(len(run.labels("validation"))), run.labels("validation")]
+    places = [float(-own[some].mean(0).log().mean()) for some in ([0, 1], [2, 3])]
+    assert [place["nll"] for place in found["places"]] == pytest.approx(places)
+    whole = found["samples"][-1]["predictive"]["nll"]
+    assert exploring.limit(found["samples"], found["places"]) == pytest.approx(2 * whole - sum(places) / 2)
+
+
 def test_a_signal_stops_all_tries_and_the_same_line_goes_on(monkeypatch, tmp_path):
     tries = [f"--try=sampler.temperature={t}" for t in (0.5, 0.1)]
 

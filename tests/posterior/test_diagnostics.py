@@ -10,6 +10,7 @@ from scipy.spatial.distance import cdist
 
 from atmc.posterior import metrics
 from atmc.posterior.diagnostics import (
+    averaged_by_place,
     by_chain,
     ess,
     exchangeability_test,
@@ -260,3 +261,27 @@ def test_outputs_of_a_regression_are_compared_as_probabilities_are() -> None:
     assert found.rhat_loss > 1.3
     assert mixing_of_values(moving, None).p_value == found.p_value  # outputs need no targets
     assert mixing_of_values(moving, targets, [0, 1] * 12).loss.shape == (2, 12)
+
+
+def test_samples_of_one_cycle_are_one_place() -> None:
+    probs, _, _ = chains_apart(own=0.0, chains=2, draws=4)
+    chains, cycles = [0, 1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 1, 1, 1, 1]
+    found, owners = averaged_by_place(probs, chains, cycles)
+    assert owners == [0, 1, 0, 1]
+    np.testing.assert_allclose(found, np.stack([probs[[a, a + 2]].mean(0) for a in (0, 1, 4, 5)]), rtol=1e-12)
+
+
+def test_that_samples_of_one_place_resemble_each_other_says_nothing_of_chains() -> None:
+    """Three samples of each place, and places of one chain as far apart as those of two."""
+    rng = np.random.default_rng(3)
+    base, place = 1.5 * rng.normal(size=(1, 1, 500, 4)), rng.normal(size=(4, 1, 4, 500, 4))
+    probs = softmax(base + place + 0.3 * rng.normal(size=(4, 3, 4, 500, 4))).reshape(-1, 500, 4)
+    labels = np.array([rng.choice(4, p=row) for row in probs.mean(0)])
+    chains, cycles = list(range(4)) * 12, [cycle for cycle in range(4) for _ in range(12)]
+    misled = gain_of_pairs(probs, labels, chains)
+    found = gain_of_pairs(*averaged_by_place(probs, chains, cycles)[:1], labels, list(range(4)) * 4)
+    assert misled is not None
+    assert found is not None
+    assert misled.p_value == 0.001
+    assert found.p_value > 0.05
+    assert abs(found.more) < 0.05

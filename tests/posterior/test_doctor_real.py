@@ -13,6 +13,7 @@ from atmc.api import sample
 from atmc.chain.rundir import RunDir
 from atmc.posterior.advice import Advice
 from atmc.posterior.doctor import doctor, examine
+from atmc.posterior.traces import temperature_ratio
 
 
 def moons(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,3 +102,20 @@ def test_burn_in_begins_after_the_warm_start(tmp_path: Path) -> None:
     late = [row for row in opened.metrics() if row["event"] == "log" and row["epoch"] > 10]
     assert 0 < len(late) < sum(row["event"] == "log" and row["epoch"] > 4 for row in opened.metrics())
     assert examine(opened).kinetic.rows == len(late)
+
+
+def test_cycles_that_give_several_samples_are_judged_by_place_and_where_they_are_warm(tmp_path: Path) -> None:
+    """Momenta come from rest where T comes on. Rows from there on would tell of a chain that is too cold."""
+    cycles = ["schedule.cycle_epochs=6", "schedule.samples_per_cycle=3", "schedule.lr_floor=0.2"]
+    explore = ["schedule.temperature_schedule=explore", "schedule.explore_fraction=0.4", "run.log_steps=5"]
+    found = examined(tmp_path / "run", network(), epochs=80, batch_size=10, overrides=[*cycles, *explore])
+    run = RunDir.open(tmp_path / "run")
+    seen = examine(run)
+    assert seen.mixing is not None
+    assert seen.samples == 3 * seen.mixing.samples
+    assert f"the {seen.mixing.samples} places at random" in " ".join(advice.evidence for advice in found)
+    assert not any("colder" in advice.title for advice in found)
+    rows = [row for row in run.metrics() if row["event"] == "log" and row["epoch"] > run.recipe.schedule.settled_epochs]
+    whole = temperature_ratio(rows, by_time=True)
+    assert whole.mean < 0.9, whole
+    assert abs(seen.kinetic.mean - 1.0) < 0.1, seen.kinetic

@@ -17,6 +17,7 @@ from atmc.posterior.traces import (
     stretches,
     temperature_ratio,
     trend,
+    warmed,
 )
 
 
@@ -175,3 +176,23 @@ def test_the_second_half_is_of_every_chain() -> None:
     log = [{"chain": chain, "epoch": float(epoch)} for chain in (0, 1) for epoch in range(11, 21)]
     assert [row["epoch"] for row in second_half(log)] == 2 * [16.0, 17.0, 18.0, 19.0, 20.0]
     assert second_half([]) == []
+
+
+def test_rows_of_a_chain_that_warms_up_are_left_out() -> None:
+    """Half of the rows at T of each cycle of each chain, and none at T = 0."""
+    log = [
+        {
+            "chain": chain,
+            "cycle": cycle,
+            "temperature": 0.0 if k < 5 else 0.5,
+            "kinetic_temperature": 0.1 * k,
+            "lr": 1.0,
+        }
+        for cycle in (0, 1)
+        for chain in (0, 1)
+        for k in range(8)
+    ]
+    kept = warmed(log)
+    assert [round(10 * row["kinetic_temperature"]) for row in kept] == [6, 7] * 4
+    assert temperature_ratio(kept, by_time=True).mean == pytest.approx(1.3)
+    assert warmed([{**log[0], "temperature": 0.5}]) == [{**log[0], "temperature": 0.5}]  # one row is better than none

@@ -36,7 +36,7 @@ def mixed(v: Vitals) -> list[Advice]:
         return []
     who = "The chains, and the halves of each," if m.chains > 1 else "The first and the second half of the chain"
     typical = middle(m.rhat)
-    evidence = f"Reordering the {m.samples} samples at random looks as uneven with probability {m.p_value:.2g}."
+    evidence = f"Reordering the {m.samples} {v.unit}s at random looks as uneven with probability {m.p_value:.2g}."
     if np.isfinite(m.rhat_loss) and np.isfinite(typical):  # chains of a few samples have none
         evidence += f" R-hat is {m.rhat_loss:.2f} for the loss and {typical:.2f} for the median {v.split} example."
     alike = max(m.rhat_loss, typical) <= UNMIXED  # not where they are not known
@@ -64,7 +64,7 @@ def distinct(v: Vitals) -> list[Advice]:
             f"The effective sample size of the median {v.split} example is {worth:.1f}: neighbours repeat each other."
         )
         action = f"{LONGER} Thinning saves time and loses little."
-        return [Advice("warning", f"{m.samples} samples are worth about {worth:.0f}", evidence, action, "likely")]
+        return [Advice("warning", f"{m.samples} {v.unit}s are worth about {worth:.0f}", evidence, action, "likely")]
     if v.neighbours < 0.5:
         evidence = (
             f"They lie {v.neighbours:.2f} times as far apart as samples half a chain apart (cosine distance, median "
@@ -106,7 +106,7 @@ def averaging(v: Vitals) -> list[Advice]:
     late = v.late
     if late is not None and late.ahead > HARM * average and late.ahead > 3 * late.error:
         action = longer_burn_in(v, "Drop the early samples (posterior[k:]), or lengthen schedule.burn_in_epochs")
-        which = f"the last {late.samples}"
+        which = f"the last {late.samples}" + (" places" if v.unit == "place" else "")
         evidence += f" {which.capitalize()} alone have {late.late:.3f}, less by {late.ahead:.3f} ± {late.error:.3f}"
         evidence += f"; as many at random do as well with probability {late.p_value:.2g}."
         if late.p_value < SIGNIFICANT:
@@ -132,7 +132,7 @@ def reached(v: Vitals) -> list[Advice]:
     if p is None or v.samples < FEW or p.least >= SIGNIFICANT:  # too few to tell, in either direction
         return []
     evidence = (
-        f"On {v.split} the NLL of two samples together is {p.one:.4f} below their own if they are of one chain, and "
+        f"On {v.split} the NLL of two {v.unit}s together is {p.one:.4f} below their own if they are of one chain, and "
         f"{p.two:.4f} if they are of two; dealt out at random, chains differ as much with probability {p.p_value:.2g}."
     )
     if p.p_value < SIGNIFICANT and p.more > 0.05:

@@ -147,6 +147,19 @@ def cycle_ends(rows: Rows, share: float = 0.2) -> list[Mapping[str, Any]]:
     return [row for part in whole for row in part[-max(1, round(share * len(part))) :]]
 
 
+def warmed(rows: Rows) -> list[Mapping[str, Any]]:
+    """Of cycles that explore at T = 0: the later half of each cycle's rows at T, when momenta have warmed up.
+
+    The first of them is of a chain that comes from rest, and no sample is taken there. A part that is too short to warm
+    up in shows in the later half as well.
+    """
+    cycles: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if float(row.get("temperature") or 0.0) > 0.0:
+            cycles.setdefault((row.get("chain", 0), row.get("cycle", 0)), []).append(row)
+    return [row for part in cycles.values() for row in part[len(part) // 2 :]]
+
+
 def loss_per_cycle(rows: Rows) -> Floats:
     """Mean training loss at the end of every cycle, in order, over all chains; without cycles, of every row."""
     ends = cycle_ends(rows)

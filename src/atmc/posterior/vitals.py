@@ -15,7 +15,7 @@ from atmc.chain.settings import inertia, noise_level
 from atmc.errors import InputError
 from atmc.posterior import traces
 from atmc.posterior.calibration import CalibrationBins
-from atmc.posterior.diagnostics import Mixing, PairGains, gain_of_doubling, gain_of_pairs, mixing
+from atmc.posterior.diagnostics import Mixing, PairGains, averaged_by_place, gain_of_doubling, gain_of_pairs, mixing
 from atmc.posterior.early import LateGain, gain_of_late
 from atmc.posterior.geometry import cosine_distances, neighbour_ratio
 from atmc.posterior.metrics import calibration_bins, predictive, summary
@@ -49,7 +49,7 @@ class Vitals:
     rollbacks: int = 0
     lr_scale: float = 1.0  # what rollbacks have left of the step size
     damage: tuple[str, ...] = ()
-    kinetic: traces.Level = NO_LEVEL  # after burn-in, over the time of the dynamics
+    kinetic: traces.Level = NO_LEVEL  # after burn-in, over the time of the dynamics (at T, where cycles explore at 0)
     kinetic_at_samples: traces.Level = NO_LEVEL  # in the last part of every cycle
     kinetic_late: traces.Level = NO_LEVEL  # in the second half of the time after burn-in
     parameters: float = NAN  # how many, over which one reading of the kinetic temperature averages
@@ -64,6 +64,7 @@ class Vitals:
     neighbours: float = NAN  # distance of neighbours over that of strangers
     split: str = ""
     classes: int = 0  # 0 where unknown
+    unit: str = "sample"  # what mixing, doubling, pairs and late count: a "place" where a cycle gives several samples
     mixing: Mixing | None = None
     scores: dict[str, Any] | None = None  # `metrics.summary`
     bins: CalibrationBins | None = None
@@ -85,7 +86,8 @@ def examine(run: RunDir) -> Vitals:
     recipe = run.recipe
     rows = run.metrics()
     main = traces.settled(rows, recipe.schedule.settled_epochs)
-    ends = traces.cycle_ends(main)
+    hot = traces.warmed(main) if recipe.schedule.explore_fraction else main
+    ends = hot if recipe.schedule.explore_fraction else traces.cycle_ends(main)
     drawn = [r for r in rows if r.get("event") == "sample"]
     back = [r for r in rows if r.get("event") == "rollback"]
     late = main[-max(1, len(main) // 4) :]
@@ -108,9 +110,9 @@ def examine(run: RunDir) -> Vitals:
         rollbacks=len(back),
         lr_scale=min((float(r.get("lr_scale") or 1.0) for r in back), default=1.0),
         damage=tuple(run.notes) + tuple(str(r.get("what")) for r in rows if r.get("event") == "damage"),
-        kinetic=traces.temperature_ratio(main, by_time=True),
+        kinetic=traces.temperature_ratio(hot, by_time=True),
         kinetic_at_samples=traces.temperature_ratio(ends),
-        kinetic_late=traces.temperature_ratio(traces.second_half(main), by_time=True),
+        kinetic_late=traces.temperature_ratio(traces.second_half(hot), by_time=True),
         configurational=traces.temperature_ratio(
             [{"temperature": section.temperature, **r} for r in drawn], "configurational_temperature"
         ),
@@ -150,7 +152,14 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
     if run.likelihood().task != "classification":
         many = found.samples > 1 and bool(np.isfinite(probs).all())
         return replace(found, split=split, mixing=mixing_of_values(probs, labels, chains) if many else None)
-    found = replace(found, split=split, mixing=mixing(probs, labels, chains) if found.samples > 1 else None)
+    places, owners = probs, chains
+    if run.recipe.schedule.samples_per_cycle > 1:
+        # Samples of one cycle resemble each other, as they may: the questions are whether cycles and chains do.
+        found = replace(found, unit="place")
+        own = [bank.chain_of(i) for i in range(len(bank))]
+        places, own = averaged_by_place(probs, own, [int(bank.meta(i)["cycle"]) for i in range(len(bank))])
+        owners = own if chains is not None else None
+    found = replace(found, split=split, mixing=mixing(places, labels, owners) if len(places) > 1 else None)
     if labels is None or len(labels) != probs.shape[1]:
         return found
     return replace(
@@ -158,9 +167,9 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
         classes=int(probs.shape[2]),
         scores=summary(probs, labels),
         bins=calibration_bins(predictive(probs), labels),
-        doubling=gain_of_doubling(probs, labels),
-        pairs=gain_of_pairs(probs, labels, chains) if chains is not None else None,
-        late=gain_of_late(probs, labels, chains),
+        doubling=gain_of_doubling(places, labels),
+        pairs=gain_of_pairs(places, labels, owners) if owners is not None else None,
+        late=gain_of_late(places, labels, owners),
     )
 
 
