@@ -1,5 +1,6 @@
 """Files: whole or absent, checked when read, and harmless whatever is in them."""
 
+import fcntl
 import json
 import os
 import resource
@@ -224,3 +225,38 @@ def test_lock_names_the_holder_and_dies_with_it(tmp_path: Path) -> None:
         os.waitpid(pid, 0)
     with RunLock(tmp_path):
         pass
+
+
+def test_a_run_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+    new, old, begun = (tmp_path / name for name in ("new", "old", "begun"))
+    for folder in (old, begun):
+        folder.mkdir()
+    (begun / "recipe.toml").write_text("")
+    for folder in (new, old, begun):
+        with pytest.raises(RunError, match="refused"), RunLock(folder):
+            raise RunError("refused")
+    assert not new.exists()
+    assert list(old.iterdir()) == []
+    assert {path.name for path in begun.iterdir()} == {".lock", "recipe.toml"}
+    with RunLock(new):
+        pass
+    assert (new / ".lock").exists()  # a run that was not refused keeps it
+
+
+def test_a_lock_that_is_removed_while_it_is_taken_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening and locking, by the process that held it and was refused."""
+    lock, flock, removed = RunLock(tmp_path / "run"), fcntl.flock, []
+
+    def late(handle: int, how: int) -> None:
+        if not removed:
+            removed.append(lock.path)
+            lock.path.unlink()
+            lock.path.parent.rmdir()
+        flock(handle, how)
+
+    monkeypatch.setattr("atmc.chain.lock.fcntl.flock", late)
+    with lock:
+        assert lock.path.exists()
+        with pytest.raises(RunError, match="in use by process"), RunLock(lock.path.parent):
+            pass
+        assert lock.path.exists()
