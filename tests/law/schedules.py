@@ -89,11 +89,11 @@ def cycle_ends(
         theta, p = chain.ended
         slow = 1.0 if math.isinf(s.c) else (1 + (p / (s.m * s.c)) ** 2) ** -0.5
         x = (chain.thermostat - centre) / spread
-        values = {"θ²": (theta / sigma) ** 2, "pK'": p**2 * slow / (s.m * s.t), "ξ": x, "ξ²": x**2}
-        return {f"{name} [{j}]": value[:, j] for name, value in values.items() for j in range(len(NOISE))}
+        return {"θ²": (theta / sigma) ** 2, "pK'": p**2 * slow / (s.m * s.t), "ξ": x, "ξ²": x**2}
 
     gradient = noisy(lambda th: STIFFNESS * th, (NOISE / s.h).sqrt(), 7000 + seed)
-    return run(chain, gradient, cycles * length, statistics, drop=round(explore * length), every=length)
+    columns = [f"[{j}]" for j in range(len(NOISE))]
+    return run(chain, gradient, cycles * length, statistics, round(explore * length), length, columns)
 
 
 def invariance(
