@@ -1,7 +1,7 @@
 """One of several processes that run recipes together, started by test_parallel.py with torchrun's environment.
 
 Arguments: a folder, then jobs as RECIPE:NAME or RECIPE:NAME:SECONDS, the last with a deadline for the first process;
-command:NAME is `atmc sample --json` with the recipe that run NAME has, and only that has a say then.
+command:NAME is `atmc sample --json` with the recipe of run NAME, and what is printed then is the command's own.
 In the recipe "broken" the chain of the second process diverges whenever it comes to step 26.
 """
 
