@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from atmc.chain.rundir import RunDir
 from atmc.chain.settings import (
@@ -86,12 +85,3 @@ def change_fixture() -> Callable[..., Recipe]:
 @pytest.fixture(name="fingerprint")
 def fingerprint_fixture() -> Callable[[Path], dict[str, Any]]:
     return fingerprint
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """Two workers may share two cores; and forked children must not inherit a thread pool."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from atmc.chain.runner import run
 from atmc.errors import InputError
 
 JOBS = ["data:data", "long:whole", "long:parts:0.4", "long:parts", "batchnorm:batchnorm", "chains:chains"]
-JOBS += ["chains:thesis", "data:thesis", "broken:broken", "broken:broken"]
+JOBS += ["chains:thesis", "data:thesis", "broken:broken", "broken:broken", "command:batchnorm"]
 
 
 def recipes() -> dict[str, Any]:
@@ -103,6 +104,13 @@ def test_all_processes_know_the_samples_and_one_speaks(two: Any) -> None:
     assert second[0] == "data:data done 11 False"
     assert first[5] == "chains:chains done 15 True"
     assert second[5] == "chains:chains done 15 False"
+
+
+def test_the_command_of_processes_that_share_a_chain_says_once_how_it_ended(two: Any) -> None:
+    folder, (first, second) = two
+    samples = len(RunDir.open(folder / "batchnorm").bank)
+    assert json.loads("".join(first[10:])) == {"status": "done", "run": str(folder / "command"), "samples": samples}
+    assert second[10:] == []
 
 
 def test_what_one_process_finds_out_all_say(two: Any) -> None:

@@ -1,6 +1,7 @@
 """One of several processes that run recipes together, started by test_parallel.py with torchrun's environment.
 
-Arguments: a folder, then jobs as RECIPE:NAME or RECIPE:NAME:SECONDS, the last with a deadline for the first process.
+Arguments: a folder, then jobs as RECIPE:NAME or RECIPE:NAME:SECONDS, the last with a deadline for the first process;
+command:NAME is `atmc sample --json` with the recipe of run NAME, and what is printed then is the command's own.
 In the recipe "broken" the chain of the second process diverges whenever it comes to step 26.
 """
 
@@ -13,6 +14,7 @@ import torch
 
 from atmc.chain.runner import run
 from atmc.chain.step import Step
+from atmc.cli.main import run as command
 from atmc.errors import InputError, RunError
 
 step = Step.__call__
@@ -35,6 +37,9 @@ def main(folder: Path, jobs: list[str]) -> None:
     torch.distributed.init_process_group("gloo")
     for job in jobs:
         kind, name, seconds = [*job.split(":"), ""][:3]
+        if kind == "command":
+            assert command(["sample", str(folder / name / "recipe.toml"), "--out", str(folder / kind), "--json"]) == 0
+            continue
         # Only one process has a deadline, as clocks differ; they must agree all the same.
         budget = float(seconds) if seconds and os.environ["RANK"] == "0" else None
         if kind == "broken" and os.environ["RANK"] == "1":

@@ -39,15 +39,4 @@ def tiny(runs):
     return runs[0]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    """Tests run beside each other; the networks here are too small for threads."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 os.environ.setdefault("COLUMNS", "120")

@@ -34,7 +34,7 @@ def cycle_ends(friction: float, spread: float, follows: bool, power: int = 0) ->
     theta, p = torch.randn(shape, generator=generator) / stiffness.sqrt(), torch.randn(shape, generator=generator)
     xi = torch.full(shape, 2 * friction if follows else friction)  # stated for the largest step, or for the mean one
     made = real(s, theta, p, xi, SEED, **({} if follows else {"reference_lr": None}))
-    chain = Cycling(made, H, STEPS, explore=0.0, phase=0.0)
+    chain = Cycling(made, H, STEPS, explore=0.0)
     level = math.sqrt(2 * friction * 2 * s.m * s.t / H)  # h₀ Var(G)/(2mT) is twice the friction of the mean step
 
     def gradient(th: Tensor) -> Tensor:

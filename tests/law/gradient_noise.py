@@ -56,11 +56,11 @@ def average(make: Maker, settings: Settings, burn_in: float, time: float, seed: 
         if thermostat:
             off = chain.thermostat - centre
             values |= {"ξ": off, "ξ²": off**2 * settings.mu / settings.t}
-        return {f"{key} {name}": value[:, j] for key, value in values.items() for j, name in enumerate(NAMES)}
+        return values
 
     gradient = noisy(lambda theta: STIFFNESS * theta, (b / settings.h).sqrt(), 9000 + seed)
     steps, drop = round(time / settings.h), round(burn_in / settings.h)
-    return run(chain, gradient, steps, statistics, drop, every=max(1, round(0.4 / settings.h)))
+    return run(chain, gradient, steps, statistics, drop, every=max(1, round(0.4 / settings.h)), columns=NAMES)
 
 
 def thermostat_exact(make: Maker, settings: Settings, seed: int = SEED) -> Verdict:

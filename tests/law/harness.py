@@ -164,9 +164,18 @@ Statistics = Callable[[Chain], Mapping[str, Tensor]]
 
 
 def run(
-    chain: Chain, gradient: Gradient, steps: int, statistics: Statistics, drop: int = 0, every: int = 1
+    chain: Chain,
+    gradient: Gradient,
+    steps: int,
+    statistics: Statistics,
+    drop: int = 0,
+    every: int = 1,
+    columns: Sequence[str] = (),
 ) -> dict[str, Estimate]:
-    """Averages over time, row by row, of `steps` steps after `drop` that are not looked at."""
+    """Averages over time, row by row, of `steps` steps after `drop` that are not looked at.
+
+    With `columns` a statistic has one for each of them, and an estimate named "statistic column" for each.
+    """
     totals: dict[str, Tensor] = {}
     count = 0
     for i in range(drop + steps):
@@ -175,7 +184,10 @@ def run(
             count += 1
             for name, value in statistics(chain).items():
                 totals[name] = totals[name] + value.double() if name in totals else value.double()
-    return {name: Estimate.of(total / count) for name, total in totals.items()}
+    if not columns:
+        return {name: Estimate.of(total / count) for name, total in totals.items()}
+    parts = {name: (total / count).unbind(1) for name, total in totals.items()}
+    return {f"{name} {c}": Estimate.of(x) for name, xs in parts.items() for c, x in zip(columns, xs, strict=True)}
 
 
 def noisy(gradient: Gradient, sd: Tensor | float, seed: int) -> Gradient:

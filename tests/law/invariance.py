@@ -60,7 +60,7 @@ def follow(make: Maker, settings: Settings, rows: int, time: float, seed: int, w
         if settings.sampler in ("ATMC", "SGNHT"):
             x = (chain.thermostat - centre) / spread
             values |= {"ξ": x, "ξ²": x**2, "θ²ξ": (z2 - 1) * x}
-        return {f"{name} [{j}]": value[:, j] for name, value in values.items() for j in range(columns)}
+        return values
 
     return run(
         chain,
@@ -68,6 +68,7 @@ def follow(make: Maker, settings: Settings, rows: int, time: float, seed: int, w
         round(time / settings.h),
         statistics,
         every=4,
+        columns=[f"[{j}]" for j in range(columns)],
     )
 
 

@@ -7,6 +7,7 @@ gradient comes from real mini-batches: every chain draws its own half of the exa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ class Target:
     width: float
     dimension: int
 
+    @functools.cache  # noqa: B019 - a handful of targets, summed once for all the samplers that are held against them
     def expectations(self, temperature: float) -> dict[str, float]:
         """E f under exp(−U/T), summed over a grid."""
         points = 40_001 if self.dimension == 1 else 801
@@ -72,6 +74,7 @@ def banana() -> Target:
     return Target("banana", potential, exact(gradient), statistics, width=34.0, dimension=2)
 
 
+@functools.cache  # the same target each time, so that its expectations are summed once
 def logistic_regression(symmetric: bool, examples: int = 40) -> Target:
     """Intercept and slope of a logistic regression with N(0, 2²) priors, few data, and mini-batches of half of them.
 

@@ -99,19 +99,20 @@ def test_equal_seeds_of_sampler_and_program_do_not_meet(seed: int) -> None:
 def _readings(s: Settings, k: float, sd: float, variance: float | None = None, centre: float = 0.0) -> Estimate:
     """The sampler's own kinetic temperature on U = kθ²/2, averaged over time; one replicate per sampler.
 
-    Chains start in their law, as far as it is known: `variance` of θ, `centre` of ξ.
+    Chains start in their law, as far as it is known: `variance` of θ, `centre` of ξ. Twelve samplers of 2,048 elements
+    see smaller errors than 24 of 512 did, Student's wider quantile included, in half the steps.
     """
-    replicates = []
-    for seed in range(SEED, SEED + 24):
+    replicates, rows = [], 2048
+    for seed in range(SEED, SEED + 12):
         generator = torch.Generator().manual_seed(80_000 + seed)
-        theta = torch.randn(512, generator=generator) * math.sqrt(s.t / k if variance is None else variance)
+        theta = torch.randn(rows, generator=generator) * math.sqrt(s.t / k if variance is None else variance)
         one = sampler(s, theta, seed, momentum_init="law", measure_every=2)
         (param,) = one.param_groups[0]["params"]
         if "thermostat" in one.state[param]:
             one.state[param]["thermostat"].normal_(centre, math.sqrt(s.t / s.mu), generator=generator)
         seen = []
         for step in range(round(10 / s.h)):
-            param.grad = k * param.detach() + sd * torch.randn(512, generator=generator)
+            param.grad = k * param.detach() + sd * torch.randn(rows, generator=generator)
             one.step()
             if step * s.h > 2 and step % 2 == 0:
                 seen.append(float(one.kinetic_temperature()))

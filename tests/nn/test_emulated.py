@@ -16,14 +16,34 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 
-def build(folder, kernels, shape, glue):
-    """The kernels of a module (`stage` or `transition`) for one shape as a library."""
+KERNELS = [(stage, shape, "emulated.cc") for shape in stage.SHAPES.values()]
+KERNELS += [(transition, shape, "emulated_transition.cc") for shape in transition.SHAPES.values()]
+
+
+def compiler(folder, kernels, shape, glue):
+    """Starts to compile the kernels of a module (`stage` or `transition`) for one shape as a library."""
     parts = HERE / "emulate.h", SOURCE / "image.cuh", Path(kernels.__file__).with_suffix(".cu"), HERE / glue
     (folder / "all.cc").write_text("".join(part.read_text() for part in parts))
     defines = [f"-D{name}={value}" for name, value in kernels.defines(shape).items()]
     command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-pthread", "-w", *defines]
-    subprocess.run([*command, "-o", folder / "all.so", folder / "all.cc"], check=True)
-    return shape, ctypes.CDLL(str(folder / "all.so"))
+    return subprocess.Popen([*command, "-o", folder / "all.so", folder / "all.cc"])
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Waits for the library of a module and a shape; all are compiled beside each other, and beside the first tests."""
+    folders = {each: tmp_path_factory.mktemp("kernels") for each in KERNELS}
+    started = {each[:2]: (compiler(folder, *each), folder) for each, folder in folders.items()}
+
+    def compiled(*which):
+        process, folder = started[which]
+        assert process.wait() == 0
+        return ctypes.CDLL(str(folder / "all.so"))
+
+    yield compiled
+    for process, _ in started.values():
+        process.kill()
+        process.wait()
 
 
 def name(shape):
@@ -31,13 +51,13 @@ def name(shape):
 
 
 @pytest.fixture(scope="module", params=list(stage.SHAPES.values()), ids=name)
-def emulated(request, tmp_path_factory):
-    return build(tmp_path_factory.mktemp("kernels"), stage, request.param, "emulated.cc")
+def emulated(request, library):
+    return request.param, library(stage, request.param)
 
 
 @pytest.fixture(scope="module", params=list(transition.SHAPES.values()), ids=name)
-def halving(request, tmp_path_factory):
-    return build(tmp_path_factory.mktemp("kernels"), transition, request.param, "emulated_transition.cc")
+def halving(request, library):
+    return request.param, library(transition, request.param)
 
 
 def bits(tensor):

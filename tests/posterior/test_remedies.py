@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from atmc.posterior.vitals import Vitals
 EXPLORE = {"temperature_schedule": "explore", "explore_fraction": 0.5, "hold_fraction": 0.2}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def recipe() -> Recipe:
     """Twelve short cycles on digits, of the kind whose settings are hardest to change."""
     return recipe_from_values({
@@ -47,11 +48,10 @@ def data(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, 0] > 0).long()
 
 
-@pytest.fixture(params=["recipe", "python"])
-def folder(request: pytest.FixtureRequest, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of either kind, in a folder whose name a shell would take apart."""
-    monkeypatch.chdir(tmp_path)
-    place = Path("my run")
+@pytest.fixture(scope="module", params=["recipe", "python"])
+def made(request: pytest.FixtureRequest, recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of either kind; made once, and never changed."""
+    place = tmp_path_factory.mktemp("made") / "run"
     if request.param == "recipe":
         run_recipe(recipe, place, progress=None)
     else:
@@ -59,6 +59,14 @@ def folder(request: pytest.FixtureRequest, recipe: Recipe, tmp_path: Path, monke
         changes += [f"schedule.{key}={value}" for key, value in EXPLORE.items()]
         atmc.sample(network(), data(0), epochs=12, out=place, test=data(1), overrides=changes, progress=None)
     return place
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the run, in a folder whose name a shell would take apart."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(made, "my run")
+    return Path("my run")
 
 
 def follow(action: str) -> None:

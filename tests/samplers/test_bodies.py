@@ -66,17 +66,28 @@ def test_threads_do_not_change_the_result(kit):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-CHILD = """
-import sys, torch, atmc
+# One process imports, and is forked for each level: PyTorch reads the variable when it is first asked.
+CHILDREN = """
+import os, sys, torch, torch._dynamo, atmc
 from atmc.samplers import fused_native
-params = [torch.nn.Parameter(torch.linspace(-1, 1, n)) for n in (5, 3000)]
-sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, seed=3)
-for _ in range(5):
-    for p in params:
-        p.grad = p.detach().clone()
-    sampler.step()
-values = [p.detach() for p in params] + [sampler.state[params[1]]["thermostat"]]
-torch.save({"name": fused_native.library()._name, "values": values}, sys.argv[1])
+
+def steps(out):
+    params = [torch.nn.Parameter(torch.linspace(-1, 1, n)) for n in (5, 3000)]
+    sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, seed=3)
+    for _ in range(5):
+        for p in params:
+            p.grad = p.detach().clone()
+        sampler.step()
+    values = [p.detach() for p in params] + [sampler.state[params[1]]["thermostat"]]
+    torch.save({"name": fused_native.library()._name, "values": values}, out)
+
+for level in sys.argv[2:]:
+    child = os.fork()
+    if child == 0:
+        os.environ["ATEN_CPU_CAPABILITY"] = level.lower()
+        steps(os.path.join(sys.argv[1], level))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, level
 """
 
 
@@ -87,12 +98,13 @@ def test_the_compiled_step_is_chosen_by_the_machine_that_runs_it(tmp_path):
     able = torch.backends.cpu.get_cpu_capability()
     if able not in order[1:]:
         pytest.skip(f"{able}: there is only one build of the compiled step here")
+    levels = order[: order.index(able) + 1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("ATEN_CPU_CAPABILITY", None)
+    subprocess.run([sys.executable, "-c", CHILDREN, str(tmp_path), *levels], env=environment, check=True, timeout=120)
     found = {}
-    for level in order[: order.index(able) + 1]:
-        out = tmp_path / level
-        environment = {**os.environ, "ATEN_CPU_CAPABILITY": level.lower(), "OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, "-c", CHILD, str(out)], env=environment, check=True, timeout=120)
-        found[level] = torch.load(out, weights_only=True)
+    for level in levels:
+        found[level] = torch.load(tmp_path / level, weights_only=True)
         built = "_step." if level == "DEFAULT" else f"_step_{level.lower()}."
         assert built in os.path.basename(found[level]["name"])
         for a, b in zip(found["DEFAULT"]["values"], found[level]["values"], strict=True):
