@@ -110,7 +110,8 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--name", help="what it is to be called (otherwise the same)")
     verb.add_argument("--out", type=Path, default=RESULTS)
     verb.add_argument("--label", help="what the table calls it (otherwise as before)")
-    verb.add_argument("--aside", action="store_true", help="in the long table only, not in README's and the figures")
+    how = "in the long table only, not in README's and the figures (otherwise as before)"
+    verb.add_argument("--aside", action=argparse.BooleanOptionalAction, help=how)
     how = "what is averaged to one predictor: each by itself (then they are seeds), or all together (an ensemble)"
     verb.add_argument("--average", choices=("run", "all"), default="run", help=how)
     verb = verbs.add_parser("table", help="stored rows to table.json and Markdown")

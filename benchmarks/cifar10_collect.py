@@ -30,6 +30,7 @@ from cifar10_rows import (
     Row,
     check_alike,
     check_name,
+    load_rows,
     numbered_on,
     positive,
     save_predictor,
@@ -109,6 +110,7 @@ def collect(
     # A resolved recipe names every default; where the data lay on that machine is nobody's business.
     write(out / f"{name}.toml", recipe_to_toml(replace(own, data=replace(own.data, root=None))))
     row = describe(name, label, groups, predictors, [file for some in files for file in some])
+    row["aside"] = any(old.get("aside", False) for old in load_rows(out) if old["row"] == name)
     save_row(out, row)
     return row
 
@@ -180,7 +182,7 @@ def describe(
     return {
         "row": name,
         "label": label,
-        "aside": False,  # `join --aside` sets a row aside
+        "aside": False,  # `join --aside` sets a row aside, and there it stays
         "temperature": None if sampler.name == "sgd" else sampler.temperature,
         "augment": run.recipe.data.augment,
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},

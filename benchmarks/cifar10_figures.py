@@ -104,8 +104,9 @@ def figures(lines: Sequence[Line], ink: Ink) -> Iterator[tuple[str, Figure]]:
         if any(line.averages for line in lines):
             yield f"{score}-samples", against_samples(lines, score, ink)
         yield f"{score}-epochs", against_epochs(lines, score, ink)
-    if any(len(found.trace) for line in lines for found in line.predictors):
-        yield "loss-epochs", loss([line for line in lines if line.likelihood == "categorical"], ink)
+    usual = [line for line in lines if line.likelihood == "categorical"]
+    if any(len(found.trace) for line in usual for found in line.predictors):
+        yield "loss-epochs", loss(usual, ink)
 
 
 @contextmanager

@@ -40,13 +40,13 @@ def join(
     *,
     into: str | None = None,
     label: str | None = None,
-    aside: bool = False,
+    aside: bool | None = None,
     all_in_one: bool,
 ) -> Row:
     """The rows called `name` of all `folders` as the row `into` of `out`; returns what its JSON file says.
 
     `all_in_one` averages all their samples to one prediction, an ensemble; otherwise they are the seeds of the row. A
-    row set `aside` stands in the long table only, not in README's and not in the figures.
+    row set `aside` stands in the long table only, not in README's and not in the figures; None leaves it where it is.
     """
     into = check_name(into or name)
     rows = [_load(folder, name) for folder in folders]
@@ -72,7 +72,7 @@ def join(
         **rows[0],
         "row": into,
         "label": rows[0]["label"] if label is None else label,
-        "aside": aside or any(row.get("aside", False) for row in rows),
+        "aside": any(row.get("aside", False) for row in rows) if aside is None else aside,
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
         "samples": min(len(found.probs) for found in predictors),
         "epochs": min(row["epochs"] for row in rows),

@@ -69,18 +69,20 @@ def read(folder: Path) -> dict[str, Any]:
                 }
             )
         places, chains = probs, [entry.chain for entry in entries]
-        if opened.recipe.schedule.samples_per_cycle > 1:
-            places, chains = averaged_by_place(probs, chains, [entry.meta["cycle"] for entry in entries])
+        cycles = [entry.meta["cycle"] for entry in entries]
+        if opened.recipe.schedule.kind == "cyclic" and len(set(zip(chains, cycles, strict=True))) < len(entries):
+            places, chains = averaged_by_place(probs, chains, cycles)
             found["places"] = [
                 {"chain": chain, **{score: metrics.scores(place, labels)[score] for score in SCORES}}
                 for place, chain in zip(places, chains, strict=True)
             ]
+            found["together"] = metrics.scores(metrics.predictive(places), labels)["nll"]
         pairs = gain_of_pairs(places, labels, chains)
         found["pairs"] = None if pairs is None else dataclasses.asdict(pairs)
     return found
 
 
-def limit(samples: list[dict[str, Any]], places: list[dict[str, Any]] | None = None) -> float | None:
+def limit(result: dict[str, Any]) -> float | None:
     """The NLL that the average of ever more such samples tends to, from two or more; None from fewer.
 
     Of ever more places, where each cycle gives several samples: those of one place resemble each other.
@@ -90,12 +92,13 @@ def limit(samples: list[dict[str, Any]], places: list[dict[str, Any]] | None = N
     together, which make a .165, .166 and .166: from few samples it comes out a little low.) From two samples on 5,000
     images it is known to a few per cent only.
     """
+    samples, places = result["samples"], result.get("places")
     alone = [place["nll"] for place in places] if places else [sample["single"]["nll"] for sample in samples]
     n = len(alone)
     if n < 2:
         return None
-    single = statistics.mean(alone)
-    return float((n * samples[-1]["predictive"]["nll"] - single) / (n - 1))
+    together = result["together"] if places else samples[-1]["predictive"]["nll"]
+    return float((n * together - statistics.mean(alone)) / (n - 1))
 
 
 def line(name: str, result: dict[str, Any]) -> str:
@@ -109,7 +112,7 @@ def line(name: str, result: dict[str, Any]) -> str:
         for what in ("single", "predictive"):
             text += f"  {what} {100 * last[what]['accuracy']:.2f} / {last[what]['nll']:.3f}"
         text += f"  ({len(result['samples'])} samples)"
-    if (expected := limit(result["samples"], result.get("places"))) is not None:
+    if (expected := limit(result)) is not None:
         text += f"  many: {expected:.3f}"
     if gain := result.get("pairs"):
         text += f"  two together gain {gain['one']:.4f} (one chain), {gain['two']:.4f} (two; p = {gain['p_value']:.2g})"
@@ -152,7 +155,7 @@ def main() -> None:
     lasts = {name: r["samples"][-1]["predictive"]["nll"] for name, r in results.items() if r["samples"]}
     if lasts:
         print(f"lowest NLL on held-out images: {min(lasts, key=lambda name: lasts[name])}")
-    limits = {name: a for name, r in results.items() if (a := limit(r["samples"], r.get("places"))) is not None}
+    limits = {name: a for name, r in results.items() if (a := limit(r)) is not None}
     if limits:
         print(f"lowest to be expected of many samples: {min(limits, key=lambda name: limits[name])}")
 

@@ -228,14 +228,14 @@ def test_lock_names_the_holder_and_dies_with_it(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
-    new, old, begun = (tmp_path / name for name in ("new", "old", "begun"))
+    new, old, begun = (tmp_path / name for name in ("some/new", "old", "begun"))
     for folder in (old, begun):
         folder.mkdir()
     (begun / "recipe.toml").write_text("")
     for folder in (new, old, begun):
         with pytest.raises(RunError, match="refused"), RunLock(folder):
             raise RunError("refused")
-    assert not new.exists()
+    assert not new.parent.exists()
     assert list(old.iterdir()) == []
     assert {path.name for path in begun.iterdir()} == {".lock", "recipe.toml"}
     with RunLock(new):

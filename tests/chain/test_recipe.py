@@ -2,6 +2,7 @@
 
 import tomllib
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,21 @@ def test_another_kind_of_schedule_leaves_the_settings_of_the_old_one_behind(path
         recipe_from_values({**base, "schedule": {**base["schedule"], "burn_in_epochs": 5}}, [
             "schedule.kind=constant", "schedule.temperature_schedule=constant"
         ])  # fmt: skip
+
+
+def test_the_control_at_zero_is_one_override() -> None:
+    """`--set sampler.temperature=0` leaves behind what only a temperature gives a meaning to."""
+    found = load_recipe("cifar10/atmc-settled", ["sampler.temperature=0"])
+    plain = load_recipe("cifar10/atmc-zero")
+    assert replace(found, name=plain.name) == plain
+    assert load_recipe("cifar10/atmc-settled", ["sampler.temperature=0.1"]).sampler.thermostat_spread
+    with pytest.raises(InputError, match="thermostat_spread"):  # said beside it: a contradiction
+        load_recipe("cifar10/atmc-settled", ["sampler.temperature=0", "sampler.thermostat_spread=0.5"])
+    with pytest.raises(InputError, match="temperature_schedule"):  # exploring says which of these samples are kept
+        load_recipe(
+            "cifar10/atmc-settled",
+            ["sampler.temperature=0", "schedule.samples_per_cycle=1", "schedule.sample_every_steps=300"],
+        )
 
 
 def test_not_toml_is_one_line_with_the_place(tmp_path: Path) -> None:

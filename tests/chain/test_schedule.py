@@ -8,6 +8,7 @@ import torch
 
 from atmc.chain.schedule import Schedule, make_schedule
 from atmc.chain.settings import DataSection, Recipe, SamplerSection, ScheduleSection
+from atmc.errors import InputError
 from atmc.samplers import SGLD, CyclicCosine
 
 
@@ -169,6 +170,19 @@ def test_several_samples_of_a_cycle() -> None:
     assert all(found.temperature[after - 1] == 0.5 for after in found.sample_after)
     later = schedule(num_data=1280, epochs=17, cycle_epochs=8, samples_per_cycle=3, burn_in_epochs=7)
     assert later.sample_after == (80, 140, 150, 160)  # none of the burn-in, none of a cycle cut short
+
+
+def test_no_sample_is_taken_at_zero_where_an_epoch_is_a_step() -> None:
+    """Seven of 8 epochs have been seen after step 7, and the first 0.8 of 8 steps are 7, too."""
+    with pytest.raises(InputError, match=r"at step 7, where schedule\.explore_fraction = 0\.8 still explores"):
+        schedule(
+            num_data=128,
+            epochs=8,
+            cycle_epochs=8,
+            temperature_schedule="explore",
+            explore_fraction=0.8,
+            samples_per_cycle=2,
+        )
 
 
 def test_a_temperature_that_falls_with_the_step_size() -> None:

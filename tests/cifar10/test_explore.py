@@ -34,7 +34,7 @@ def test_every_try_is_scored_on_held_out_images(monkeypatch, tmp_path, capsys):
         assert len(result["samples"]) == 2
         assert f"sampler.temperature={result['recipe']['sampler']['temperature']:g}" in name
         assert set(result["samples"][0]) >= {"epoch", "single", "predictive"}
-        assert exploring.limit(result["samples"]) is not None
+        assert exploring.limit(result) is not None
     said = capsys.readouterr().out
     assert said.count("many: ") == 2
     assert "lowest NLL on held-out images: sampler.temperature=" in said
@@ -66,7 +66,7 @@ def test_samples_of_one_cycle_are_scored_as_one_place(monkeypatch, tmp_path):
     places = [float(-own[some].mean(0).log().mean()) for some in ([0, 1], [2, 3])]
     assert [place["nll"] for place in found["places"]] == pytest.approx(places)
     whole = found["samples"][-1]["predictive"]["nll"]
-    assert exploring.limit(found["samples"], found["places"]) == pytest.approx(2 * whole - sum(places) / 2)
+    assert exploring.limit(found) == pytest.approx(2 * whole - sum(places) / 2)
 
 
 def test_a_signal_stops_all_tries_and_the_same_line_goes_on(monkeypatch, tmp_path):

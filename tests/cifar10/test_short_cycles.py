@@ -71,7 +71,7 @@ def test_scores_of_short_cycles_are_those_kept(explored):
         assert scored(last, samples[-1], "single"), name
         assert scored(average, samples[-1], "predictive"), name
         parts = [{what: {"nll": s[f"{what} nll"]} for what in ("single", "predictive")} for s in samples]
-        assert agree(many, exploring.limit(parts)), name
+        assert agree(many, exploring.limit({"samples": parts})), name
         assert agree(loss, run["training_loss"]), name
     lowest = min(found, key=lambda row: float(row[5].split(" / ")[1]))
     assert lowest[2] == ".98"

@@ -70,7 +70,7 @@ def test_scores_of_runs_that_explore_are_those_kept(explored, words, first, colu
         assert all(scored(cell, sample, "single") for cell, sample in zip((one, two), samples, strict=True)), name
         assert scored(both, samples[-1], "predictive"), name
         parts = [{what: {"nll": sample[f"{what} nll"]} for what in ("single", "predictive")} for sample in samples]
-        kept = {"many": exploring.limit(parts), "loss": run["training_loss"]}
+        kept = {"many": exploring.limit({"samples": parts}), "loss": run["training_loss"]}
         assert all(agree(cell, kept[column]) for cell, column in zip(rest, columns, strict=True)), name
 
 
@@ -390,14 +390,14 @@ def test_the_nll_of_many_samples_is_foretold_by_few():
     for n in (2, 3, len(probs)):
         together = [-np.log(probs[list(some)].mean(0)).mean() for some in itertools.combinations(range(len(probs)), n)]
         samples = [{"single": {"nll": np.mean(alone)}, "predictive": {"nll": np.mean(together)}}] * n
-        limits[n] = exploring.limit(samples)
+        limits[n] = exploring.limit({"samples": samples})
         assert limits[n] < np.mean(together)
     assert max(limits.values()) - min(limits.values()) < 0.003
     rest = float(np.mean(alone)) - limits[len(probs)]
     assert f"is nearly {limits[len(probs)]:.3f} + {rest:.3f}/n".replace("0.", ".") in DOCS
     said = re.search(r"make a (\.\d+), (\.\d+) and (\.\d+)", exploring.limit.__doc__)
     assert all(map(agree, said.groups(), limits.values()))
-    assert exploring.limit([samples[0]]) is None
+    assert exploring.limit({"samples": samples[:1]}) is None
 
 
 @pytest.mark.parametrize("row", ["atmc-cold", "sgnht-cold"])

@@ -340,6 +340,10 @@ def test_a_row_set_aside_is_in_the_long_table_only(stored, tmp_path):
     assert "| ATMC, " not in blocks["cifar10 main"]
     assert "| SGD, " in blocks["cifar10 main"]
     assert all("ATMC" not in line.name for line in drawing.lines_of(folder, drawing.Ink.paper()))
+    again = ["join", str(folder), "--row", "atmc", "--out", str(folder)]
+    for words, shown in (([], False), (["--no-aside"], True)):
+        assert tool.main([*again, *words]) == 0
+        assert ("| ATMC, " in tabling.blocks(tabling.build(folder))["cifar10 main"]) == shown
 
 
 def test_samples_that_chains_take_at_the_same_time_are_one_point(stored):

@@ -217,6 +217,13 @@ def test_chains_that_keep_to_places_of_their_own() -> None:
     assert "places" not in " ".join(titles(few))  # 24 ways to deal eight samples prove nothing, in either direction
 
 
+def test_few_places_are_too_few_however_many_samples_they_gave() -> None:
+    found = doctor(healthy(samples=15, places=5))
+    assert found[0].title == "Nothing wrong shows, but 5 places cannot show much"
+    assert "There are only 5 places, of 15 samples" in titles(healthy(samples=15, places=5))
+    assert "15 samples of 5 places" in found[0].evidence
+
+
 def test_scores_that_tell_of_trouble() -> None:
     v = healthy()
     assert v.scores is not None

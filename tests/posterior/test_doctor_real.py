@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import atmc
 from atmc.api import sample
 from atmc.chain.rundir import RunDir
 from atmc.posterior.advice import Advice
@@ -119,3 +120,24 @@ def test_cycles_that_give_several_samples_are_judged_by_place_and_where_they_are
     whole = temperature_ratio(rows, by_time=True)
     assert whole.mean < 0.9, whole
     assert abs(seen.kinetic.mean - 1.0) < 0.1, seen.kinetic
+
+
+def test_a_regression_is_judged_by_place_too(tmp_path: Path) -> None:
+    x = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+    data, noise = (x, x[:, :1]), atmc.likelihoods.Gaussian(0.5)
+    changes = ["schedule.cycle_epochs=4", "schedule.samples_per_cycle=2", "schedule.burn_in_epochs=0"]
+    sample(
+        nn.Linear(2, 1),
+        data,
+        epochs=16,
+        likelihood=noise,
+        out=tmp_path / "run",
+        test=data,
+        progress=None,
+        overrides=changes,
+    )
+    seen = examine(RunDir.open(tmp_path / "run"))
+    assert seen.mixing is not None
+    assert seen.samples == 2 * seen.mixing.samples == 2 * seen.units
+    assert not seen.neighbours > 0  # two samples of one place lie close together, and say nothing of the chain
+    assert f"There are only {seen.units} places, of {seen.samples} samples" in {advice.title for advice in doctor(seen)}

@@ -2,7 +2,7 @@
 
 `flock` is released by the kernel when the process ends, however it ends, so a killed run never has to be unlocked by
 hand. The file's text only tells the second process who the first one is. A run that is refused before it has written
-anything leaves nothing behind: neither the file nor a folder that was made for it.
+anything leaves nothing behind: neither the file nor folders that were made for it.
 """
 
 import contextlib
@@ -21,12 +21,13 @@ class RunLock:
     def __init__(self, folder: Path) -> None:
         self.path = folder / ".lock"
         self._handle: int | None = None
-        self._made = False  # the folder, by this process
+        self._made: list[Path] = []  # folders made by this process, the innermost first
 
     def __enter__(self) -> "RunLock":
-        while True:
-            self._made = self._made or not self.path.parent.exists()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(100):
+            folder = self.path.parent
+            self._made = [path for path in (folder, *folder.parents) if path in self._made or not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
             try:
                 handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             except FileNotFoundError:
@@ -42,6 +43,8 @@ class RunLock:
             if self._is_in_place(handle):
                 break
             os.close(handle)  # it was removed between opening and locking: a lock on it would keep nobody out
+        else:
+            raise RunError(f"{self.path} cannot be locked: choose a run directory on another file system")
         with contextlib.suppress(OSError):  # the text is a courtesy; a full disk must not keep a run from being locked
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
@@ -57,8 +60,8 @@ class RunLock:
             with contextlib.suppress(OSError):
                 if [path.name for path in self.path.parent.iterdir()] == [self.path.name]:
                     self.path.unlink()  # still locked: whoever has opened it finds it gone
-                    if self._made:
-                        self.path.parent.rmdir()
+                    for made in self._made:
+                        made.rmdir()
         os.close(self._handle)
         self._handle = None
 

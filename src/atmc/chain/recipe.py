@@ -82,8 +82,8 @@ def _text_of_run(folder: Path) -> str:
 def recipe_from_values(values: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
     """A checked recipe from nested values and overrides.
 
-    Settings that belonged to a kind of schedule which an override replaces go with it, unless an override sets them:
-    they cannot be left out in any other way.
+    Settings that belonged to a kind of schedule which an override replaces go with it, and those of heat where an
+    override sets the temperature to 0, unless an override sets them: they cannot be left out in any other way.
     """
     before = {**values, **{key: dict(part) for key, part in values.items() if isinstance(part, dict)}}
     given = {_set(values, override) for override in overrides}

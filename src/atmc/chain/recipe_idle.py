@@ -40,8 +40,16 @@ _OF_KIND = {
 }
 
 
+# Settings that mean nothing at T = 0, where samplers are SGD with momentum.
+_OF_HEAT = (
+    "sampler.thermostat_spread",
+    "schedule.temperature_schedule",
+    *(f"schedule.{name}" for name in _OF_KIND["schedule.temperature_schedule"].split()),
+)
+
+
 def left_behind(recipe: Recipe, before: dict[str, Any], given: set[str]) -> list[str]:
-    """Keys that only a kind of schedule gave a meaning which is no longer named.
+    """Keys that only a kind of schedule gave a meaning which is no longer named; or a temperature, and now it is 0.
 
     `before` has the nested values of the recipe before the keys `given` were set, by a person who cannot unset any.
     """
@@ -54,6 +62,11 @@ def left_behind(recipe: Recipe, before: dict[str, Any], given: set[str]) -> list
             continue
         keys = [f"{section}.{inner}" for inner in names.split() if inner in old]
         found += [key for key in keys if key in idle and key not in given]
+    was = before.get("sampler", {}).get("temperature", _DEFAULTS["sampler.temperature"])
+    cooled = "sampler.temperature" in given and now["sampler.temperature"] == 0 != was
+    if cooled and not now["schedule.sample_every_steps"]:  # with that, exploring says which of the samples are kept
+        keys = [key for key in _OF_HEAT if key.split(".")[1] in before.get(key.split(".")[0], {})]
+        found += [key for key in keys if key not in given and key not in found]
     return found
 
 

@@ -151,15 +151,18 @@ def _samples_of_cycle(plan: ScheduleSection) -> Iterator[str]:
             f"{several} would take samples at other temperatures than sampler.temperature with "
             'schedule.temperature_schedule = "anneal": leave it out, for one a cycle'
         )
-    start = float(plan.cycle_warmup_epochs)
-    what = f"the {start:g} of schedule.cycle_warmup_epochs"
+    bounds = {"of which there are no more": 0.0}
+    if plan.cycle_warmup_epochs:
+        warmup = f"and the first {plan.cycle_warmup_epochs} warm up (schedule.cycle_warmup_epochs)"
+        bounds[warmup] = float(plan.cycle_warmup_epochs)
     if plan.temperature_schedule == "explore":
-        start = max(start, plan.explore_fraction * plan.cycle_epochs)
-        what = f"the {start:g} that explore (schedule.explore_fraction = {plan.explore_fraction:g})"
-    if plan.cycle_epochs - before <= start:
+        explore = plan.explore_fraction * plan.cycle_epochs
+        bounds[f"and the first {explore:g} explore (schedule.explore_fraction = {plan.explore_fraction:g})"] = explore
+    what = max(bounds, key=lambda words: bounds[words])
+    if plan.cycle_epochs - before <= bounds[what]:
         yield (
-            f"{several} begin {before} epochs before the end of schedule.cycle_epochs = {plan.cycle_epochs}, "
-            f"within {what}: take fewer, or make schedule.sample_gap_epochs smaller"
+            f"{several} with schedule.sample_gap_epochs = {plan.sample_gap_epochs} begin {before} epochs before the "
+            f"end of a cycle of {plan.cycle_epochs}, {what}: take fewer"
         )
 
 

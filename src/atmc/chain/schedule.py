@@ -157,7 +157,7 @@ def _temperature(plan: ScheduleSection, factor: Tensor, ends: list[int], since: 
 
 
 def _of_cycle(plan: ScheduleSection, end: int, since: StepsFor) -> list[int]:
-    """Sampling times of the cycle that ends at step `end`."""
+    """Sampling times of the cycle that ends at step `end`, counted back from there: gaps are whole, and so it ends."""
     return [end - since(k * plan.sample_gap_epochs) for k in reversed(range(plan.samples_per_cycle))]
 
 
@@ -177,6 +177,12 @@ def _sampling_times(plan: ScheduleSection, steps: int, ends: list[int], since: S
         # "Collecting after 150 epochs" with cycles of 50 means that the cycle ending at 200 is the first to give one.
         whole = ends if plan.epochs % (plan.cycle_epochs or 1) == 0 else ends[:-1]
         times = [time for end in whole for time in _of_cycle(plan, end, since) if time > burn_in]
+        explores = _explores(plan, steps, ends, since)
+        if early := [time for time in times if explores[time - 1]]:  # by rounding, where an epoch is a step or two
+            raise InputError(
+                f"schedule.samples_per_cycle = {plan.samples_per_cycle} would take a sample at step {early[0]}, where "
+                f"schedule.explore_fraction = {plan.explore_fraction:g} still explores: take fewer, or explore less"
+            )
         if not times:
             raise InputError(
                 f"schedule.burn_in_epochs = {plan.burn_in_epochs} leaves no whole cycle of schedule.cycle_epochs = "

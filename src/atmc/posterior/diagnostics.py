@@ -183,17 +183,19 @@ def gain_of_doubling(probs: Any, labels: Any, halves: int = 20, seed: int = 0) -
     return factor * (float(np.mean(half)) - whole), factor * float(np.std(half))
 
 
-def averaged_by_place(probs: Any, chains: Sequence[int], cycles: Sequence[int]) -> tuple[Floats, list[int]]:
-    """Samples of one chain and one cycle, averaged: probabilities `[places, N, C]`, and the chain of each place.
+def averaged_by_place(outputs: Any, chains: Sequence[int], cycles: Sequence[int]) -> tuple[Any, list[int]]:
+    """Samples of one chain and one cycle, averaged: `[samples, …]` to `[places, …]`, and the chain of each place.
 
     A cycle leads to a place, and several samples of it fill that place. Whether chains mix, and what more of them would
-    bring, is a question about places.
+    bring, is a question about places. Each is rounded to the type of the samples, whose smallest number it cannot be
+    below.
     """
-    array = check_samples(probs)
+    array = np.asarray(outputs)
     members: dict[tuple[int, int], list[int]] = {}
     for number, key in enumerate(zip(chains, cycles, strict=True)):
         members.setdefault(key, []).append(number)
-    return np.stack([predictive(array[own]) for own in members.values()]), [chain for chain, _ in members]
+    means = [array[own].mean(axis=0, dtype=np.float64).astype(array.dtype) for own in members.values()]
+    return np.stack(means), [chain for chain, _ in members]
 
 
 @dataclass(frozen=True)

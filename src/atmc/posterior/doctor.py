@@ -82,9 +82,9 @@ def verdict(vitals: Vitals, found: list[Advice]) -> Advice:
         )
     if not vitals.samples_weights:
         return Advice("ok", "An optimiser's run, with nothing wrong that shows", summary_line(vitals))
-    if vitals.samples < FEW:
-        title = f"Nothing wrong shows, but {plural(vitals.samples, 'sample')} cannot show much"
-        action = f"Collect at least {FEW} samples before judging this {what}."
+    if vitals.units < FEW:
+        title = f"Nothing wrong shows, but {plural(vitals.units, vitals.unit)} cannot show much"
+        action = f"Collect at least {FEW} {vitals.unit}s before judging this {what}."
         return Advice("note", title, summary_line(vitals), action)
     if doubts := [a for a in found if a.doubt]:
         evidence = f"Open: {'; '.join(a.doubt for a in doubts)}. {summary_line(vitals)}"
@@ -97,6 +97,8 @@ def verdict(vitals: Vitals, found: list[Advice]) -> Advice:
 def summary_line(vitals: Vitals) -> str:
     """The key figures that exist, in one line."""
     parts = [plural(vitals.samples, "sample")]
+    if vitals.places is not None:
+        parts[0] += f" of {plural(vitals.places, 'place')}"
     if vitals.chains > 1:
         parts[0] += f" of {vitals.chains} chains"
     if np.isfinite(vitals.kinetic.mean):

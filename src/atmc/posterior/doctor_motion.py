@@ -59,12 +59,13 @@ def diverged(v: Vitals) -> list[Advice]:
 
 def enough_samples(v: Vitals) -> list[Advice]:
     """Is there anything to average?"""
-    if not v.samples_weights or v.samples >= FEW:
+    if not v.samples_weights or v.units >= FEW:
         return []
     if v.samples == 0:
         action = "Let the run pass its burn-in and its first cycle (schedule.burn_in_epochs, schedule.cycle_epochs)."
         return [Advice("problem", "There are no samples", "The bank is empty.", action, "certain")]
-    title = f"There {'is' if v.samples == 1 else 'are'} only {plural(v.samples, 'sample')}"
+    title = f"There {'is' if v.units == 1 else 'are'} only {plural(v.units, v.unit)}"
+    title += f", of {plural(v.samples, 'sample')}" if v.unit == "place" else ""
     action = "Run longer, or shorten schedule.cycle_epochs."
     return [Advice("note", title, f"Mixing can be judged from {FEW} on.", action, "certain")]
 
@@ -72,8 +73,9 @@ def enough_samples(v: Vitals) -> list[Advice]:
 def at_temperature(v: Vitals) -> list[Advice]:
     """Is the chain as warm as asked, over the time of its dynamics (or hotter where samples are taken)?"""
     ends = v.kinetic_at_samples
+    usual = "In the later half of each cycle's time at T" if v.explores else "Since burn-in"
     hot_ends = ends.mean > 1.0 + TOLERABLE and is_off(ends, v.parameters)
-    level, where = (ends, "Where samples are taken") if hot_ends else (v.kinetic, "Since burn-in")
+    level, where = (ends, "Where samples are taken") if hot_ends else (v.kinetic, usual)
     if not v.samples_weights or not np.isfinite(level.mean):
         return []
     evidence = f"{where} the kinetic temperature is {_around(level)} times the one asked (T = {v.temperature:g})."

@@ -27,7 +27,7 @@ def middle(values: Floats) -> float:
 def mixed(v: Vitals) -> list[Advice]:
     """Do chains, or the halves of one, predict alike?"""
     m = v.mixing
-    if v.samples < FEW or not v.samples_weights:
+    if v.units < FEW or not v.samples_weights:
         return []
     if m is None:
         evidence = "The run has no predictions of held-out examples, by which samples could be compared."
@@ -129,7 +129,7 @@ def averaging(v: Vitals) -> list[Advice]:
 def reached(v: Vitals) -> list[Advice]:
     """Does each chain get to where the others are?"""
     p = v.pairs
-    if p is None or v.samples < FEW or p.least >= SIGNIFICANT:  # too few to tell, in either direction
+    if p is None or v.units < FEW or p.least >= SIGNIFICANT:  # too few to tell, in either direction
         return []
     evidence = (
         f"On {v.split} the NLL of two {v.unit}s together is {p.one:.4f} below their own if they are of one chain, and "

@@ -151,13 +151,17 @@ def warmed(rows: Rows) -> list[Mapping[str, Any]]:
     """Of cycles that explore at T = 0: the later half of each cycle's rows at T, when momenta have warmed up.
 
     The first of them is of a chain that comes from rest, and no sample is taken there. A part that is too short to warm
-    up in shows in the later half as well.
+    up in shows in the later half as well. A last cycle that was cut short, with fewer rows at T than the others, is
+    left out.
     """
     cycles: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
     for row in rows:
         if float(row.get("temperature") or 0.0) > 0.0:
             cycles.setdefault((row.get("chain", 0), row.get("cycle", 0)), []).append(row)
-    return [row for part in cycles.values() for row in part[len(part) // 2 :]]
+    usual = np.median([len(part) for part in cycles.values()]) if cycles else 0
+    last = {chain: max(c for other, c in cycles if other == chain) for chain, _ in cycles}
+    whole = [part for (chain, c), part in cycles.items() if c != last[chain] or len(part) + 1 >= usual]
+    return [row for part in whole for row in part[len(part) // 2 :]]
 
 
 def loss_per_cycle(rows: Rows) -> Floats:

@@ -64,7 +64,7 @@ class Vitals:
     neighbours: float = NAN  # distance of neighbours over that of strangers
     split: str = ""
     classes: int = 0  # 0 where unknown
-    unit: str = "sample"  # what mixing, doubling, pairs and late count: a "place" where a cycle gives several samples
+    places: int | None = None  # where cycles give several samples: what mixing, doubling, pairs and late count
     mixing: Mixing | None = None
     scores: dict[str, Any] | None = None  # `metrics.summary`
     bins: CalibrationBins | None = None
@@ -74,6 +74,16 @@ class Vitals:
     recipe: Recipe | None = None  # with the next two, for commands that can be pasted
     path: str = ""
     steps_per_epoch: float = NAN
+
+    @property
+    def unit(self) -> str:
+        """What is to be independent: samples, or the places of which a cycle gives several."""
+        return "sample" if self.places is None else "place"
+
+    @property
+    def units(self) -> int:
+        """How many of them there are."""
+        return self.samples if self.places is None else self.places
 
     @property
     def samples_weights(self) -> bool:
@@ -87,7 +97,7 @@ def examine(run: RunDir) -> Vitals:
     rows = run.metrics()
     main = traces.settled(rows, recipe.schedule.settled_epochs)
     hot = traces.warmed(main) if recipe.schedule.explore_fraction else main
-    ends = hot if recipe.schedule.explore_fraction else traces.cycle_ends(main)
+    ends = traces.cycle_ends(hot)
     drawn = [r for r in rows if r.get("event") == "sample"]
     back = [r for r in rows if r.get("event") == "rollback"]
     late = main[-max(1, len(main) // 4) :]
@@ -136,8 +146,18 @@ def _with_distances(found: Vitals, run: RunDir) -> Vitals:
         return found
     distances, chosen = cosine_distances(bank)
     upper = distances[np.triu_indices(len(chosen), k=1)]
-    ratio = neighbour_ratio(distances, [bank.chain_of(i) for i in chosen])
+    # Samples of one place lie close together, as they should: then neighbours say nothing about the chain.
+    ratio = NAN if _places(run) else neighbour_ratio(distances, [bank.chain_of(i) for i in chosen])
     return replace(found, distance=float(np.median(upper)), neighbours=ratio)
+
+
+def _places(run: RunDir) -> list[tuple[int, int]] | None:
+    """Chain and cycle of each sample, where cycles lead to places and one of them has given several samples."""
+    plan, bank = run.recipe.schedule, run.bank
+    if plan.samples_per_cycle == 1 and plan.temperature_schedule != "explore":
+        return None
+    found = [(bank.chain_of(i), int(bank.meta(i).get("cycle", i))) for i in range(len(bank))]
+    return found if len(set(found)) < len(found) else None
 
 
 def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
@@ -149,16 +169,15 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
     labels = stored_labels(run, split)
     bank = run.bank
     chains = [bank.chain_of(i) for i in range(len(bank))] if found.chains > 1 else None
-    if run.likelihood().task != "classification":
-        many = found.samples > 1 and bool(np.isfinite(probs).all())
-        return replace(found, split=split, mixing=mixing_of_values(probs, labels, chains) if many else None)
     places, owners = probs, chains
-    if run.recipe.schedule.samples_per_cycle > 1:
+    if several := _places(run):
         # Samples of one cycle resemble each other, as they may: the questions are whether cycles and chains do.
-        found = replace(found, unit="place")
-        own = [bank.chain_of(i) for i in range(len(bank))]
-        places, own = averaged_by_place(probs, own, [int(bank.meta(i)["cycle"]) for i in range(len(bank))])
+        places, own = averaged_by_place(probs, *zip(*several, strict=True))
         owners = own if chains is not None else None
+        found = replace(found, places=len(places))
+    if run.likelihood().task != "classification":
+        many = len(places) > 1 and bool(np.isfinite(probs).all())
+        return replace(found, split=split, mixing=mixing_of_values(places, labels, owners) if many else None)
     found = replace(found, split=split, mixing=mixing(places, labels, owners) if len(places) > 1 else None)
     if labels is None or len(labels) != probs.shape[1]:
         return found
