@@ -18,8 +18,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# A file's tests stay together, since they share runs; more than four processes gain little.
 unit: $(STAMP)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 format: $(STAMP)
 	$(BIN)/ruff format .
