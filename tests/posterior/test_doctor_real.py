@@ -139,5 +139,6 @@ def test_a_regression_is_judged_by_place_too(tmp_path: Path) -> None:
     seen = examine(RunDir.open(tmp_path / "run"))
     assert seen.mixing is not None
     assert seen.samples == 2 * seen.mixing.samples == 2 * seen.units
+    assert seen.units == 4
     assert not seen.neighbours > 0  # two samples of one place lie close together, and say nothing of the chain
     assert f"There are only {seen.units} places, of {seen.samples} samples" in {advice.title for advice in doctor(seen)}

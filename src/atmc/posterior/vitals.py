@@ -136,6 +136,8 @@ def examine(run: RunDir) -> Vitals:
         path=str(run.path),
         steps_per_epoch=_steps_per_epoch(run),
     )
+    if several := _places(run):
+        found = replace(found, places=len(set(several)))
     return _with_predictions(_with_distances(found, run), run) if found.samples else found
 
 
@@ -147,7 +149,7 @@ def _with_distances(found: Vitals, run: RunDir) -> Vitals:
     distances, chosen = cosine_distances(bank)
     upper = distances[np.triu_indices(len(chosen), k=1)]
     # Samples of one place lie close together, as they should: then neighbours say nothing about the chain.
-    ratio = NAN if _places(run) else neighbour_ratio(distances, [bank.chain_of(i) for i in chosen])
+    ratio = NAN if found.places is not None else neighbour_ratio(distances, [bank.chain_of(i) for i in chosen])
     return replace(found, distance=float(np.median(upper)), neighbours=ratio)
 
 
@@ -174,7 +176,6 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
         # Samples of one cycle resemble each other, as they may: the questions are whether cycles and chains do.
         places, own = averaged_by_place(probs, *zip(*several, strict=True))
         owners = own if chains is not None else None
-        found = replace(found, places=len(places))
     if run.likelihood().task != "classification":
         many = len(places) > 1 and bool(np.isfinite(probs).all())
         return replace(found, split=split, mixing=mixing_of_values(places, labels, owners) if many else None)
