@@ -28,6 +28,7 @@ from atmc.chain.rundir import RunDir
 from atmc.errors import InputError, RunError
 from atmc.posterior import metrics
 from atmc.posterior.diagnostics import averaged_by_place, gain_of_pairs
+from atmc.posterior.vitals import places_of
 
 HELD_OUT = ["data.validation=5000", 'run.evaluate=["validation"]', "run.checkpoint_minutes=30"]
 SCORES = ("accuracy", "nll", "ece")
@@ -69,9 +70,8 @@ def read(folder: Path) -> dict[str, Any]:
                 }
             )
         places, chains = probs, [entry.chain for entry in entries]
-        cycles = [entry.meta["cycle"] for entry in entries]
-        if opened.recipe.schedule.kind == "cyclic" and len(set(zip(chains, cycles, strict=True))) < len(entries):
-            places, chains = averaged_by_place(probs, chains, cycles)
+        if several := places_of(opened):
+            places, chains = averaged_by_place(probs, *zip(*several, strict=True))
             found["places"] = [
                 {"chain": chain, **{score: metrics.scores(place, labels)[score] for score in SCORES}}
                 for place, chain in zip(places, chains, strict=True)

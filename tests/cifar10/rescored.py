@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import sys
 from pathlib import Path
@@ -57,3 +58,42 @@ def same(one: Any, two: Any) -> bool:
     if isinstance(one, float) and isinstance(two, int | float):
         return math.isclose(one, two, rel_tol=1e-9, abs_tol=1e-12)
     return bool(one == two)
+
+
+def probabilities(row: str) -> np.ndarray:
+    """Those of a row's samples, in float64."""
+    return np.load(RESULTS / f"{row}-0.npz")["probs"].astype(np.float64)
+
+
+def costs(probs: np.ndarray) -> np.ndarray:
+    """The NLL of each test image."""
+    labels = np.load(RESULTS / "atmc-short-0.npz")["labels"]
+    return -np.log(probs[..., np.arange(len(labels)), labels])
+
+
+def ahead(row: str, of: str) -> tuple[str, str]:
+    """By how much the average of a row is ahead of another's, in NLL and in points, with standard errors."""
+    labels = np.load(RESULTS / f"{row}-0.npz")["labels"]
+    means = [probabilities(name).mean(0) for name in (row, of)]
+    less = costs(means[1]) - costs(means[0])
+    more = 100.0 * np.subtract(*[(mean.argmax(-1) == labels).astype(float) for mean in means])
+    error = len(labels) ** 0.5
+    return tuple(
+        f"{x.mean():.{digits}f} ± {x.std(ddof=1) / error:.{digits}f}".replace("0.", ".")
+        for x, digits in ((less, 4), (more, 2))
+    )
+
+
+def limit(probs: np.ndarray) -> tuple[float, float]:
+    """a and b of a + b/n, the NLL of n samples, from all of them."""
+    alone, together, n = costs(probs).mean(), costs(probs.mean(0)).mean(), len(probs)
+    a = (n * together - alone) / (n - 1)
+    return a, alone - a
+
+
+def differ(probs: np.ndarray, chains: list[int]) -> tuple[float, float]:
+    """On how many per cent of the images two samples disagree, of one chain and of two."""
+    found = {True: [], False: []}
+    for i, j in itertools.combinations(range(len(probs)), 2):
+        found[chains[i] == chains[j]].append(100 * np.mean(probs[i].argmax(-1) != probs[j].argmax(-1)))
+    return tuple(float(np.mean(each)) if each else float("nan") for each in found.values())

@@ -9,9 +9,8 @@ import numpy as np
 
 from atmc.posterior.diagnostics import gain_of_pairs
 
-from .rescored import RESULTS
-from .test_short_cycles import ahead, bare, costs, limit, probabilities
-from .told import TEXT, agree, scored, table_after
+from .rescored import RESULTS, ahead, costs, limit, probabilities
+from .told import TEXT, agree, bare, scored, table_after
 
 FIRST = "hold 0.6, explore 0.94, SGD settled first, 100 epochs"
 RUNS = {
@@ -55,6 +54,7 @@ def test_scores_where_sgd_has_settled_are_those_kept(explored):
             assert (two, many) == ("–", "–")
             continue
         (_, first), (accuracy, second) = run["places"]["rows"]
+        assert first == samples[PER_PLACE - 1]["predictive nll"], of
         assert scored(two, {"x accuracy": accuracy, "x nll": second}, "x"), of
         assert agree(many, 2 * samples[-1]["predictive nll"] - (first + second) / 2), of
     zero, best = (explored[RUNS[of]]["places"]["rows"] for of in ("0", ".05"))

@@ -9,6 +9,9 @@ from .rescored import ROOT
 
 DOCS = (ROOT / "docs" / "cifar10.md").read_text(encoding="utf-8")
 TEXT = " ".join(DOCS.split())  # without its line breaks
+# Runs of exploration.json that several parts of the story speak of.
+FOUR = "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, four chains of 100 epochs"
+CONTROLS = [f"T0.02 after 0, speed 0.0025, hold 0.6, explore 0.99{seed}, 100 epochs" for seed in ("", ", seed 1")]
 
 
 def table_after(words: str) -> list[list[str]]:
@@ -28,3 +31,8 @@ def scored(cell: str, sample: dict[str, Any], what: str) -> bool:
     """Whether a cell as 94.1 / .211 has the scores of a sample."""
     accuracy, nll = cell.split(" / ")
     return agree(accuracy, 100 * sample[f"{what} accuracy"], 1) and agree(nll, sample[f"{what} nll"])
+
+
+def bare(text: str) -> str:
+    """Numbers as the page writes them, without the zero before the point."""
+    return text.replace("0.", ".")

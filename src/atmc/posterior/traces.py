@@ -7,7 +7,7 @@ asked has gradient noise that its thermostat has not yet absorbed, and samples a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,15 +136,20 @@ def cycle_ends(rows: Rows, share: float = 0.2) -> list[Mapping[str, Any]]:
 
     A last cycle that has not come to its end, of a run that goes on or was stopped, has no end.
     """
+    if len({row.get("cycle", 0) for row in rows}) <= 1:
+        return list(rows)
+    whole = _whole_cycles(rows, lambda length, usual: length > (1 - share) * usual)
+    return [row for part in whole for row in part[-max(1, round(share * len(part))) :]]
+
+
+def _whole_cycles(rows: Rows, is_whole: Callable[[int, float], bool]) -> list[list[Mapping[str, Any]]]:
+    """The rows of each cycle of each chain; the last of a chain only if it has as many as `is_whole` of the usual."""
     cycles: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
     for row in rows:
         cycles.setdefault((row.get("chain", 0), row.get("cycle", 0)), []).append(row)
-    if len({cycle for _, cycle in cycles}) <= 1:
-        return list(rows)
-    usual = np.median([len(part) for part in cycles.values()])
+    usual = float(np.median([len(part) for part in cycles.values()])) if cycles else 0.0
     last = {chain: max(c for other, c in cycles if other == chain) for chain, _ in cycles}
-    whole = [part for (chain, c), part in cycles.items() if c != last[chain] or len(part) > (1 - share) * usual]
-    return [row for part in whole for row in part[-max(1, round(share * len(part))) :]]
+    return [part for (chain, c), part in cycles.items() if c != last[chain] or is_whole(len(part), usual)]
 
 
 def warmed(rows: Rows) -> list[Mapping[str, Any]]:
@@ -154,13 +159,8 @@ def warmed(rows: Rows) -> list[Mapping[str, Any]]:
     up in shows in the later half as well. A last cycle that was cut short, with fewer rows at T than the others, is
     left out.
     """
-    cycles: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if float(row.get("temperature") or 0.0) > 0.0:
-            cycles.setdefault((row.get("chain", 0), row.get("cycle", 0)), []).append(row)
-    usual = np.median([len(part) for part in cycles.values()]) if cycles else 0
-    last = {chain: max(c for other, c in cycles if other == chain) for chain, _ in cycles}
-    whole = [part for (chain, c), part in cycles.items() if c != last[chain] or len(part) + 1 >= usual]
+    at = [row for row in rows if float(row.get("temperature") or 0.0) > 0.0]
+    whole = _whole_cycles(at, lambda length, usual: length + 1 >= usual)
     return [row for part in whole for row in part[len(part) // 2 :]]
 
 

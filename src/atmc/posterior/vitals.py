@@ -136,7 +136,7 @@ def examine(run: RunDir) -> Vitals:
         path=str(run.path),
         steps_per_epoch=_steps_per_epoch(run),
     )
-    if several := _places(run):
+    if several := places_of(run):
         found = replace(found, places=len(set(several)))
     return _with_predictions(_with_distances(found, run), run) if found.samples else found
 
@@ -153,7 +153,7 @@ def _with_distances(found: Vitals, run: RunDir) -> Vitals:
     return replace(found, distance=float(np.median(upper)), neighbours=ratio)
 
 
-def _places(run: RunDir) -> list[tuple[int, int]] | None:
+def places_of(run: RunDir) -> list[tuple[int, int]] | None:
     """Chain and cycle of each sample, where cycles lead to places and one of them has given several samples."""
     plan, bank = run.recipe.schedule, run.bank
     if plan.samples_per_cycle == 1 and plan.temperature_schedule != "explore":
@@ -172,7 +172,7 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
     bank = run.bank
     chains = [bank.chain_of(i) for i in range(len(bank))] if found.chains > 1 else None
     places, owners = probs, chains
-    if several := _places(run):
+    if several := places_of(run):
         # Samples of one cycle resemble each other, as they may: the questions are whether cycles and chains do.
         places, own = averaged_by_place(probs, *zip(*several, strict=True))
         owners = own if chains is not None else None
