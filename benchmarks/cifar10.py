@@ -1,6 +1,7 @@
 """The paper's CIFAR-10 table, from run directories to the numbers and figures in README.
 
     python benchmarks/cifar10.py collect RUN [RUN ...] --row NAME --out DIR   where the runs are (a GPU is used)
+    python benchmarks/cifar10.py keep RUN --row NAME --called WORDS           how its run went, to exploration.json
     python benchmarks/cifar10.py join DIR [DIR ...] --row NAME                rows of several days as one
     python benchmarks/cifar10.py table [--into README.md docs/cifar10.md]     anywhere, from results/cifar10
     python benchmarks/cifar10.py figures
@@ -37,6 +38,14 @@ def collect(options: argparse.Namespace) -> None:
         device=options.device,
     )
     print(said(row, options.out))
+
+
+def keep(options: argparse.Namespace) -> None:
+    """Put the readings of a row's run beside those that looked for settings."""
+    from cifar10_keep import keep
+
+    found = keep(options.run, options.row, options.called, options.out)
+    print(f"{found['name']}: {len(found['samples'])} samples, {found['seconds']:.0f} s")
 
 
 def join(options: argparse.Namespace) -> None:
@@ -88,9 +97,9 @@ def figures(options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The four commands."""
+    """The five commands."""
     whole = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    verbs = whole.add_subparsers(required=True, metavar="collect | join | table | figures")
+    verbs = whole.add_subparsers(required=True, metavar="collect | keep | join | table | figures")
     verb = verbs.add_parser("collect", help="run directories to a stored row")
     verb.set_defaults(do=collect)
     verb.add_argument("runs", nargs="+", type=Path, metavar="RUN")
@@ -103,6 +112,12 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--outside", nargs="*", help=other)
     verb.add_argument("--data", help="where data sets are kept (otherwise where the run had them)")
     verb.add_argument("--device", help="cpu, cuda or cuda:N (otherwise CUDA where there is one)")
+    verb = verbs.add_parser("keep", help="how the run of a row went, to exploration.json")
+    verb.set_defaults(do=keep)
+    verb.add_argument("run", type=Path, metavar="RUN", help="its folder; manifests and metrics are enough")
+    verb.add_argument("--row", required=True, help="name of the row")
+    verb.add_argument("--called", required=True, help="the settings in words, for example 'T0.02 after 0, one chain'")
+    verb.add_argument("--out", type=Path, default=RESULTS)
     verb = verbs.add_parser("join", help="rows stored one by one to one row: seeds, or an ensemble")
     verb.set_defaults(do=join)
     verb.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders that hold the row")

@@ -4,9 +4,9 @@ NAME.row.json           what was run: versions, seeds, time, scores, and the nam
 NAME.toml               its recipe with every default written out; `atmc sample NAME.toml` makes the run again
 NAME-0.npz, NAME-1.npz  one predictor each (a seed, or an ensemble): `probs` [samples, examples, classes] in the
                         data set's own order, and all else that the table and the figures need. One sample is in
-                        float32; several, which are averaged, are in float16 unless that would change their NLL, and
-                        `last`, the last sample of each chain [chains, examples, classes], in float32. No probability
-                        is zero.
+                        float32; several, which are averaged, are in float16 (or, where that would change their NLL,
+                        in float32 with as many digits), and `last`, the last sample of each chain [chains,
+                        examples, classes], in float32. No probability is zero.
 NAME-0.part1.npz, …     the same in parts, where one file would be larger than LIMIT
 """
 
@@ -98,12 +98,21 @@ def positive(probs: Array, kind: npt.DTypeLike) -> Array:
 def stored(probs: Array, labels: Array) -> Array:
     """Probabilities as they go to a file: in float16, where that does not change the NLL of their average.
 
-    It does change that of a single network, and of samples that are all surer of a mistake than float16 can show (one
-    chain's 0.2468 became 0.2432): those stay in float32.
+    It does change that of a single network, which stays in float32, and of samples that are all surer of a mistake than
+    float16 can show (one chain's 0.2468 became 0.2432). Those need the range of float32 but not its digits.
     """
     exact, rounded = positive(probs, np.float32), positive(probs, np.float16)
+    if len(probs) == 1:
+        return exact
     change = metrics.nll(metrics.predictive(rounded), labels) - metrics.nll(metrics.predictive(exact), labels)
-    return exact if len(probs) == 1 or abs(change) > ROUNDING else rounded
+    return shortened(exact) if abs(change) > ROUNDING else rounded
+
+
+def shortened(probs: Array) -> Array:
+    """float32 with as many digits as float16 has: a file of them is a third smaller."""
+    dropped = np.finfo(np.float32).nmant - np.finfo(np.float16).nmant
+    bits = probs.view(np.uint32) + np.uint32(1 << (dropped - 1))
+    return positive((bits & ~np.uint32((1 << dropped) - 1)).view(np.float32), np.float32)
 
 
 def numbered_on(traces: Sequence[Array]) -> Array:

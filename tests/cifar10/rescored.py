@@ -15,9 +15,17 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "cifar10"
 
 sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
-tool, collecting, storing, tabling, drawing, exploring = (
+tool, collecting, keeping, storing, tabling, drawing, exploring = (
     importlib.import_module(name)
-    for name in ("cifar10", "cifar10_collect", "cifar10_rows", "cifar10_table", "cifar10_figures", "explore")
+    for name in (
+        "cifar10",
+        "cifar10_collect",
+        "cifar10_keep",
+        "cifar10_rows",
+        "cifar10_table",
+        "cifar10_figures",
+        "explore",
+    )
 )
 
 

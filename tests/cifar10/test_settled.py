@@ -58,7 +58,7 @@ def test_scores_where_sgd_has_settled_are_those_kept(explored):
         assert scored(two, {"x accuracy": accuracy, "x nll": second}, "x"), of
         assert agree(many, 2 * samples[-1]["predictive nll"] - (first + second) / 2), of
     zero, best = (explored[RUNS[of]]["places"]["rows"] for of in ("0", ".05"))
-    words = "one place have an NLL of {:.3f} and {:.3f} together without it, of {:.3f} and {:.3f} at T = .05:"
+    words = "one place have an NLL of {:.3f} and {:.3f} together without it, of {:.3f} and {:.3f} at T = .05 (held-out"
     assert bare(words.format(*(nll for rows in (zero, best) for _, nll in rows))) in TEXT
 
 

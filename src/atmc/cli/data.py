@@ -62,7 +62,7 @@ def _sample_it(name: str) -> str:
     """A command that samples with this data set: its own recipe where one ships, the demo's otherwise."""
     from atmc.chain.recipe import find_recipe
 
-    for recipe in (f"{name}-atmc", f"{name}/atmc-cold", f"{name}/atmc"):  # README's, where there are several
+    for recipe in (f"{name}-atmc", f"{name}/atmc-settled", f"{name}/atmc"):  # README's, where there are several
         try:
             find_recipe(recipe)
         except InputError:
