@@ -165,8 +165,7 @@ def shown(parts: Sequence[Part], names: Sequence[str], device: str | None) -> di
         except InputError as error:
             tell(f"{name} is left out: {error}")
             continue
-        # They cost more than all else here, and are stored in float16, which has no more digits than TF32.
-        with numerics(run.recipe, torch.device("cpu")), torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        with numerics(run.recipe, torch.device("cpu")):
             probs = posterior.predict(images, device=device, strategy="loop").probs
         found[name] = positive(probs.cpu().numpy(), np.float16)
     return found

@@ -1,6 +1,6 @@
 """Rows that were stored one by one, as one row: seeds that ran on different days, or networks as an ensemble.
 
-A machine that is lent keeps nothing, so the seeds of a row are collected where each of them ran. What is stored of
+Where machines keep nothing, the seeds of a row are collected where each of them ran. What is stored of
 them is enough to put them together, and gives what collecting all runs at once would have given.
 """
 

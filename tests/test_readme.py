@@ -145,8 +145,6 @@ def test_chain_speeds_are_the_measured_ones():
     assert row["chains"] == 4
     table = json.loads((ROOT / "results/cifar10/table.json").read_text())
     lowest = sorted((other for other in table if other["kind"] != "network"), key=lambda other: other["nll"])
-    assert lowest[0]["run"] == "atmc-zero"
-    assert "**The lowest NLL has the row without a sampler**" in README
     assert next(other for other in lowest if other["row"].startswith("ATMC"))["run"] == "atmc-settled"
 
 

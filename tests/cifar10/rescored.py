@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def ahead(row: str, of: str) -> tuple[str, str]:
     more = 100.0 * np.subtract(*[(mean.argmax(-1) == labels).astype(float) for mean in means])
     error = len(labels) ** 0.5
     return tuple(
-        f"{x.mean():.{digits}f} ± {x.std(ddof=1) / error:.{digits}f}".replace("0.", ".")
+        re.sub(r"(?<!\d)0\.", ".", f"{x.mean():.{digits}f} ± {x.std(ddof=1) / error:.{digits}f}")
         for x, digits in ((less, 4), (more, 2))
     )
 

@@ -4,53 +4,82 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
+from pathlib import Path
 
 import pytest
 
+from atmc.chain.recipe import load_recipe
 from atmc.chain.rundir import RunDir
+from atmc.chain.runner import run
 from atmc.errors import InputError
 
+from .conftest import TINY
 from .rescored import RESULTS, keeping, tool
 
-BEFORE = {"what": "runs", "runs": [{"name": "another"}, {"name": "older words (the row x)"}]}
+BEFORE = {"what": "runs", "runs": [{"name": "older words (the row x)"}, {"name": "another"}]}
+ROLLBACK = {"chain": 1, "step": 3, "epoch": 0.2, "event": "rollback", "diverged_at": 7, "factor": 0.70001}
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "exploration.json").write_text(json.dumps(BEFORE), encoding="utf-8")
+    (tmp_path / "x.toml").write_text("", encoding="utf-8")
     return tmp_path
 
 
-def test_what_is_kept_is_what_the_metrics_say(runs, folder):
-    """Of two chains, from manifests and metrics alone, in place of what was there of this row before."""
-    log = folder / "log"
-    for file in runs.ensemble.rglob("*"):
+@pytest.fixture(scope="module")
+def log(tmp_path_factory) -> Path:
+    """Manifests and metrics alone, of two chains with three samples each; one of them fell back and took one again."""
+    place = tmp_path_factory.mktemp("kept")
+    made = run(load_recipe("digits-atmc", [*TINY, "chains=2"]), place / "run", progress=None).path
+    for file in made.rglob("*"):
         if file.name in ("manifest.json", "metrics.jsonl"):
-            (log / file.relative_to(runs.ensemble)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, log / file.relative_to(runs.ensemble))
+            (place / "log" / file.relative_to(made)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, place / "log" / file.relative_to(made))
+    metrics = place / "log" / "chains" / "1" / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    first = next(number for number, row in enumerate(rows) if row["event"] == "sample")
+    lost = {**rows[first], "scores": {"test": {"single": {"accuracy": 0.0, "nll": 99.0}}}}
+    rows[first:first] = [lost, ROLLBACK]
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return place / "log"
+
+
+def test_what_is_kept_is_what_the_metrics_say(log, folder):
     assert tool.main(["keep", str(log), "--row", "x", "--called", "in words", "--out", str(folder)]) == 0
-    other, found = json.loads((folder / "exploration.json").read_text(encoding="utf-8"))["runs"]
-    assert other == BEFORE["runs"][0]
+    found, other = json.loads((folder / "exploration.json").read_text(encoding="utf-8"))["runs"]
+    assert other == BEFORE["runs"][1]
     assert found["name"] == "in words (the row x)"
     assert found["settings"] == {"recipe": "x.toml"}
-    rows = RunDir.open(runs.ensemble).metrics()
-    taken = sorted((row["chain"], row["scores"]["test"]["single"]["nll"]) for row in rows if row["event"] == "sample")
-    assert [(sample["chain"], sample["single nll"]) for sample in found["samples"]] == [
-        (chain, pytest.approx(nll, rel=1e-3)) for chain, nll in taken
-    ]
-    assert {key for sample in found["samples"] for key in sample} == {"epoch", "chain", "single accuracy", "single nll"}
-    first = next(row for row in rows if row["event"] == "log" and row["chain"] == 0)
-    epoch, loss, *_ = found["trace"]["rows"][0]
-    assert (epoch, loss) == pytest.approx((first["epoch"], first["loss"]), rel=1e-3)
-
-
-def test_readings_of_a_sampler_are_kept(runs, folder):
-    found = keeping.keep(runs.one, "y", "in words", folder)
-    rows = [row for row in RunDir.open(runs.one).metrics() if row["event"] == "sample"]
-    for sample, row in zip(found["samples"], rows, strict=True):
+    assert found["network"] == "resnetpp-8x2"
+    assert "1,297 training images" in found["note"]
+    rows = [RunDir.open(log).metrics(chain) for chain in (0, 1)]
+    taken = [[row for row in each if row["event"] == "sample"] for each in rows]
+    taken[1] = [row for row in taken[1] if row["scores"]["test"]["single"]["nll"] < 99.0]
+    expected = [one for pair in zip(*taken, strict=True) for one in pair]  # by epoch, then by chain
+    assert len(expected) == 6
+    for sample, row in zip(found["samples"], expected, strict=True):
+        alone = row["scores"]["test"]["single"]
+        assert (sample["epoch"], sample["chain"]) == (pytest.approx(row["epoch"], abs=0.06), row["chain"])
+        assert sample["single accuracy"] == pytest.approx(alone["accuracy"], rel=1e-3)
+        assert sample["single nll"] == pytest.approx(alone["nll"], rel=1e-3)
         assert {key: sample[key] for key in keeping.READINGS} == pytest.approx(
             {key: row[key] for key in keeping.READINGS}, rel=1e-3
         )
+    assert found["rollbacks"] == [{**ROLLBACK, "factor": 0.7}]
+    logs = [[row for row in each if row["event"] == "log"] for each in rows]
+    assert len(logs[0]) > keeping.EVERY
+    for kept, row in zip(found["trace"]["rows"], logs[0][:: keeping.EVERY], strict=True):
+        assert kept == pytest.approx([row[key] for key in keeping.COLUMNS], rel=1e-3)
+    both = [*logs[0], *logs[1]]
+    assert found["seconds"] == pytest.approx(max(row["seconds"] for row in both), abs=0.06)
+    assert found["images_per_second"] == round(statistics.median(row["images_per_second"] for row in both))
+
+
+def test_what_a_sampler_does_not_have_is_left_out(runs, folder):
+    found = keeping.keep(runs.ensemble, "x", "in words", folder)
+    assert {key for sample in found["samples"] for key in sample} == {"epoch", "chain", "single accuracy", "single nll"}
 
 
 def test_one_run_is_one_line():
@@ -58,6 +87,12 @@ def test_one_run_is_one_line():
     assert keeping.in_lines(json.loads(text)) == text
 
 
-def test_there_must_be_something_to_put_it_into(runs, tmp_path):
-    with pytest.raises(InputError, match=r"exploration\.json"):
-        keeping.keep(runs.one, "x", "in words", tmp_path)
+@pytest.mark.parametrize(
+    ("path", "row", "words"),
+    [("one", "y", r"no y\.toml"), ("one", "a/b", "names files"), ("blind", "x", "scored on the test set")],
+)
+def test_what_cannot_be_kept_is_said(runs, folder, path, row, words):
+    before = (folder / "exploration.json").read_bytes()
+    with pytest.raises(InputError, match=words):
+        keeping.keep(getattr(runs, path), row, "in words", folder)
+    assert (folder / "exploration.json").read_bytes() == before

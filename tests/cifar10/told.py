@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 from .rescored import ROOT
@@ -35,4 +36,4 @@ def scored(cell: str, sample: dict[str, Any], what: str) -> bool:
 
 def bare(text: str) -> str:
     """Numbers as the page writes them, without the zero before the point."""
-    return text.replace("0.", ".")
+    return re.sub(r"(?<!\d)0\.", ".", text)

@@ -31,7 +31,7 @@ class CyclicCosine(LRScheduler):
             reached, the sampler comes on where SGD has settled, and with steps that can still take it somewhere: the
             last part of a cycle then gives several samples.
 
-    The CIFAR-10 row of this project with the lowest NLL has cycles of 50 epochs with `explore=0.94, hold=0.6,
+    The CIFAR-10 rows *SGD settled first* of this project have cycles of 50 epochs with `explore=0.94, hold=0.6,
     warmup=0.06, floor=0.05`, and a sample after each of the last three epochs of a cycle.
     """
 
