@@ -39,10 +39,12 @@ SURE = {
     "noisy Dirichlet 0.1": f"target.likelihood=noisy-dirichlet target.likelihood_options={{alpha_eps=0.1}} {SLOW}",
     "DirClip": "target.likelihood=dirclip target.likelihood_options={alpha=0.9,clip=-10.0}",
 }
+SUREST = "noisy Dirichlet 0.003"
+BEST = f"T = 1, {SUREST}"
 ENSEMBLE = "deep ensemble of SGD"
 MEMBERS = 5
 SEEDS = (0, 1, 2)
-DECISIVE = ("T = 0.3", "T = 1, noisy Dirichlet 0.003", "T = 0", ENSEMBLE)
+DECISIVE = ("T = 0.3", BEST, "T = 0", ENSEMBLE)
 
 
 def recipes() -> dict[str, Recipe]:
@@ -56,6 +58,10 @@ def recipes() -> dict[str, Recipe]:
         "chains=4 schedule.epochs=75 schedule.cycle_epochs=25 schedule.cycle_warmup_epochs=2 schedule.burn_in_epochs=25"
     )
     found["T = 0.3, four chains"] = load_recipe("fashion-atmc", ["sampler.temperature=0.3", *several.split()])
+    # As the ensemble: one cycle of 60 epochs in each of five chains, one sample of each.
+    apart = f"chains={MEMBERS} schedule.epochs=60 schedule.burn_in_epochs=0"
+    for name, settings in (("T = 0.3", "sampler.temperature=0.3"), (BEST, f"sampler.temperature=1.0 {SURE[SUREST]}")):
+        found[f"{name}, five chains"] = load_recipe("fashion-atmc", [*settings.split(), *apart.split()])
     cold = dataclasses.replace(base.sampler, temperature=0.0, thermostat_spread=None)  # at 0 there is none to spread
     found["T = 0"] = dataclasses.replace(base, sampler=cold)
     found[ENSEMBLE] = dataclasses.replace(
