@@ -51,6 +51,9 @@ def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[in
     width, _, height = size.partition("x")
     if not (width.isdecimal() and height.isdecimal() and 0 < int(width) < 10_000 and 0 < int(height) < 10_000):
         raise InputError(f"--size {size}: write it as WIDTHxHEIGHT, for example 32x32")
+    known = posterior.shape
+    if posterior.mean and known is not None and len(known) == 3 and known[1:] != (int(height), int(width)):
+        raise InputError(f"--size {size}: {path} takes images of {known[2]}x{known[1]} alone: leave --size out")
     return len(posterior.mean) or 3, int(height), int(width)
 
 

@@ -70,8 +70,8 @@ def regress(
     means, spreads = [], []
     states = [{n: t.to(target) for n, t in posterior.state(k).items()} for k in range(len(posterior))]
     with torch.no_grad():
-        for raw in as_batches(inputs, batch_size)[0]:
-            x = posterior.prepare(raw, target)
+        for b, raw in enumerate(as_batches(inputs, batch_size, posterior.shape)[0]):
+            x = posterior.prepare(raw, target, check_scale=b == 0)
             with fitting(posterior.model, posterior.shape, raw):
                 outputs = torch.stack([posterior.on(target, state)(x).double() for state in states])
             shape = (-1, *[1] * (outputs.ndim - 1))
