@@ -224,15 +224,21 @@ class Posterior:
         return regress(self, x, **how)
 
     def sample_probs(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Tensor:
-        """Each sample's probabilities `[K, N, C]`, float32 on the CPU."""
+        """Each sample's probabilities `[K, N, C]`, float32 on the CPU; its outputs `[K, N, ...]` for a regression."""
         return sample_probs(self, x, batch_size, device)
 
     def evaluate(self, x: Any, labels: Any, **how: Any) -> dict[str, Any]:
-        """`metrics.summary` on these examples: the last sample and the predictive, side by side."""
-        from atmc.posterior.metrics import summary
+        """Scores on these examples, the last sample (`single`) and all together (`predictive`) side by side.
 
-        self._need_classes("evaluate scores probabilities of classes")
-        return summary(self.sample_probs(x, **how), labels, self.weights)
+        Of classes accuracy, NLL, Brier and ECE (`metrics.summary`); of a regression RMSE, NLL of the predictive density
+        and coverage of the central 90 % interval, with the noise of the likelihood (`regression.summary`).
+        """
+        from atmc.posterior import metrics, regression
+
+        scale = regression.noise_of(self.likelihood)
+        if scale is not None:
+            return regression.summary(self.sample_probs(x, **how), labels, scale, self.weights)
+        return metrics.summary(self.sample_probs(x, **how), labels, self.weights)
 
     def save(self, folder: str | Path) -> Path:
         """Write the samples as safetensors and the rest as one JSON file; returns the folder."""
