@@ -50,6 +50,7 @@ def test_the_guide_runs_as_printed(tmp_path, monkeypatch):
     assert names["scores"]["predictive"]["accuracy"] > 0.8
     torch.testing.assert_close(prediction.entropy, prediction.aleatoric + prediction.epistemic)
     torch.testing.assert_close(estimate.std.square(), estimate.aleatoric + estimate.epistemic)
+    assert names["best"] == 15, "the noise of the targets"
     assert float(estimate.epistemic[2]) > 2 * float(estimate.epistemic[1]), "150 is far from all ages seen"
     assert (tmp_path / "runs/guide/recipe.toml").read_text().count("burn_in_epochs") == 1
     commands = re.findall(r"^    atmc (.*?) +#", GUIDE, re.MULTILINE)

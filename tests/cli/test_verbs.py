@@ -226,6 +226,7 @@ def test_export_and_predict_with_what_was_exported(tiny, tmp_path):
     assert "Next:" not in atmc("predict", "out", "x.png").out, "a saved posterior has no traces to report"
     fails("export", tiny, "out", match="not an empty folder")
     fails("predict", "out", "x.png", "--size", "huge", match="WIDTHxHEIGHT")
+    fails("predict", "out", "x.png", "--size", "9x9", match="takes images of 8x8 alone: leave --size out")
 
 
 def test_export_to_onnx(tiny):

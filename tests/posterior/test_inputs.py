@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from atmc.data import ArraySource, ImageData
+from atmc.data import ArraySource, EvalBatches, ImageData
 from atmc.errors import InputError
 from atmc.posterior import Posterior
 from atmc.posterior.inputs import OnDisk, as_batches, pick_device
+from atmc.target.likelihoods import Gaussian
 
 
 def images(n: int) -> ImageData:
@@ -81,6 +83,88 @@ def test_images_of_another_size_are_refused_by_the_network_alone() -> None:
         posterior.predict(torch.zeros(2, 1, 8, 8), device="cpu")
     with pytest.raises(InputError, match=r"shape \[1, 8, 8\], but the network takes \[3, 8, 8\]"):
         Posterior([pooled], pooled).predict(torch.zeros(2, 1, 8, 8), device="cpu")
+
+
+def pooled(channels: int = 3) -> nn.Module:
+    """A network that takes pictures of any size, and so cannot tell that one is wrong."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+
+def of_pictures() -> tuple[Posterior, torch.Tensor]:
+    data = images(10)
+    return Posterior([pooled()], pooled(), mean=data.mean, std=data.std, shape=(3, 4, 4)), data.images
+
+
+@pytest.mark.parametrize("ask", ["predict", "sample_probs", "evaluate", "regress"])
+def test_pixels_that_were_not_normalised_are_not_taken_silently(ask: str) -> None:
+    posterior, pixels = of_pictures()
+    if ask == "regress":
+        posterior = Posterior([pooled()], pooled(), mean=posterior.mean, std=posterior.std, likelihood=Gaussian(1.0))
+    labels = (torch.arange(10) % 3,) if ask == "evaluate" else ()
+    call = partial(getattr(posterior, ask), device="cpu")
+    with pytest.warns(UserWarning, match=r"from 0.* to .*not normalised: pass uint8 pixels") as seen:
+        call(pixels.float() / 255, *labels, batch_size=4)
+    assert [w.filename for w in seen] == [__file__]  # once, not for each batch, and at the line that is wrong
+    for bytes_of_another_type in (pixels.float(), pixels.long(), pixels.half()):
+        with pytest.raises(InputError, match=r"to 255, which are taken as they are.*pass uint8 pixels"):
+            call(bytes_of_another_type, *labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(pixels, *labels)
+        call(posterior.prepare(pixels, torch.device("cpu")), *labels)  # normalised
+        call(torch.zeros(10, 3, 4, 4), *labels)  # says nothing of a scale
+
+
+def test_what_the_warning_advises_is_what_uint8_gives() -> None:
+    posterior, pixels = of_pictures()
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (posterior.mean, posterior.std))
+    advised = posterior.predict((pixels / 255 - mean) / std, device="cpu")
+    torch.testing.assert_close(advised.probs, posterior.predict(pixels, device="cpu").probs)
+
+
+def test_floats_of_a_posterior_that_normalises_nothing_are_taken_as_they_are() -> None:
+    posterior = Posterior([pooled()], pooled(), shape=(3, 4, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        posterior.predict(torch.rand(2, 3, 4, 4), device="cpu")
+        posterior.predict(255 * torch.rand(2, 3, 4, 4), device="cpu")
+
+
+def test_pictures_of_another_shape_are_told_what_to_do() -> None:
+    posterior, pixels = of_pictures()
+    for other in (torch.randn(2, 3, 8, 8), torch.zeros(2, 3, 4, 8, dtype=torch.uint8)):
+        with pytest.raises(InputError, match=r"\[N, 3, 4, 4\]; resize them first"):
+            posterior.predict(other, device="cpu")
+    for one in (pixels[0], pixels[0].float()):
+        with pytest.raises(
+            InputError, match=r"shape \[3, 4, 4\] are one input alone: add a batch dimension: x\[None\]"
+        ):
+            posterior.predict(one, device="cpu", batch_size=2)
+    with pytest.raises(InputError, match=r"for one picture add a batch dimension: x\[None\]"):
+        posterior.predict(iter([pixels[0]]), device="cpu")
+    with pytest.raises(InputError, match=r"channels come first: x\.permute\(0, 3, 1, 2\)"):
+        posterior.predict(pixels.permute(0, 2, 3, 1).numpy(), device="cpu")
+    grey = Posterior([pooled(1)], pooled(1), mean=(0.5,), std=(0.25,), shape=(1, 4, 4))
+    with pytest.raises(InputError, match=r"add the dimension of channels: x\[:, None\]"):
+        grey.predict(pixels[:, 0], device="cpu")
+    assert len(grey.predict(pixels[:, :1], device="cpu")) == 10
+
+
+def test_one_input_alone_is_told_from_a_batch_where_its_shape_is_known() -> None:
+    flat = nn.Linear(5, 2)
+    with pytest.raises(InputError, match=r"add a batch dimension: x\[None\]"):
+        Posterior([flat], flat, shape=(5,)).predict(torch.zeros(5), device="cpu")
+
+
+def test_bytes_of_one_axis_are_one_channel_as_in_training() -> None:
+    raw = torch.randint(0, 256, (12, 5), dtype=torch.uint8)
+    data = ImageData.from_tensors(raw, torch.arange(12) % 2)
+    flat = nn.Linear(5, 2)
+    posterior = Posterior([flat], flat, mean=data.mean, std=data.std, shape=data.shape)
+    x, _ = next(iter(EvalBatches(data, 12)))
+    torch.testing.assert_close(posterior.prepare(raw, torch.device("cpu")), x)
+    assert len(posterior.predict(raw, device="cpu")) == 12
 
 
 class Broken(nn.Linear):

@@ -1,5 +1,7 @@
 """The potential: its value, its parts, its unbiasedness under mini-batching, and one clear error for each bad input."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -257,3 +259,45 @@ def test_arrays_are_named() -> None:
     potential = Potential(nn.Linear(3, 2), 10, priors.gaussian())
     with pytest.raises(InputError, match="inputs must be a tensor, not ndarray"):
         potential(torch.zeros(5, 3).numpy(), torch.zeros(5, dtype=torch.long))
+
+
+def noisy() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2))
+    return model, torch.randn(5, 3), torch.zeros(5, dtype=torch.long)
+
+
+@pytest.mark.parametrize("call", ["__call__", "nll_mean"])
+def test_a_network_that_cannot_be_sampled_gives_one_warning(call: str) -> None:
+    """In the words of `atmc.sample`, with the cure; the potential is still made: SGD may want it."""
+    model, x, y = noisy()
+    potential = Potential(model, 200, priors.gaussian())
+    with pytest.warns(UserWarning, match=r"sampled: 1: BatchNorm1d.*atmc\.nn\.convert.*\(and 1 more\)") as seen:
+        getattr(potential, call)(x, y).backward()
+    assert [w.filename for w in seen] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        getattr(potential, call)(x, y).backward()
+
+
+def test_layers_that_are_idle_give_no_warning_until_they_are_not() -> None:
+    model, x, y = noisy()
+    potential = Potential(model.eval(), 200, priors.gaussian())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        potential(x, y)
+        Potential(nn.Linear(3, 2), 200, priors.gaussian())(x, y)
+    model.train()
+    with pytest.warns(UserWarning, match="cannot be sampled: 1: BatchNorm1d"):
+        potential(x, y)
+    bare = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)).eval()
+    with pytest.warns(UserWarning, match="has no running statistics"):
+        Potential(bare, 200, priors.gaussian())(x, y)
+
+
+def test_a_baseline_of_sgd_with_batchnorm_is_not_warned_of() -> None:
+    from atmc import sample
+
+    model, _, _ = noisy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sample(model, (torch.randn(64, 3), torch.arange(64) % 2), recipe="sgd", epochs=2, progress=None)

@@ -96,7 +96,10 @@ def evaluate(
     device: Device = None,
     as_json: AsJson = False,
 ) -> int:
-    """Accuracy, NLL, Brier and ECE of the last sample and of the posterior predictive."""
+    """Accuracy, NLL, Brier and ECE of the last sample and of the posterior predictive.
+
+    For a regression: RMSE, NLL of the density and coverage of the 90 % interval.
+    """
     from atmc.cli.evaluate import evaluate as verb
 
     return verb(run, on=on, split=split, device=device, as_json=as_json)

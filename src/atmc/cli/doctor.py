@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atmc.cli.console import command, emit, next_step, printable, say, working
+from atmc.cli.console import emit, next_step, printable, say, working
 
 MARKS = {"ok": "✓", "note": "·", "warning": "!", "problem": "✗"}
 
 
 def doctor(run: Path, *, as_json: bool) -> int:
     """The verb; returns 0 however ill the chain is: the examination succeeded."""
-    from atmc.cli.runs import check_run, tell_damage
+    from atmc.cli.runs import check_run, scores_next, tell_damage
 
     check_run(run)
     with working(f"examining {run}"):
@@ -30,5 +30,5 @@ def doctor(run: Path, *, as_json: bool) -> int:
             say(f"    {printable(finding.evidence)}")
         if finding.action:
             say(f"    → {printable(finding.action)}")
-    next_step(command("atmc", "report" if len(reading.run.bank) else "sample", run))
+    next_step(scores_next(run, reading.run))
     return 0

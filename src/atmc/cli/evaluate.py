@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
     """The verb; returns the exit code."""
-    from atmc.cli.runs import check_device, check_run, tell_damage
+    from atmc.cli.runs import check_device, check_run, is_regression, tell_damage
 
     check_run(run)
     from atmc.chain.settings import temperature_before, temperature_said
@@ -23,9 +23,12 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     place = check_device(device)
     with working(f"evaluating {run}"):
         reading = Reading(run)
+        numbers = is_regression(reading.run)
+        if numbers and on is not None:
+            raise InputError(f"{run} is a regression, and --on names images with classes: leave it out")
         if on is None:
             data = reading.answers(split)
-            result = _own(reading, data, split, place)
+            result = (_numbers if numbers else _own)(reading, data, split, place)
         else:
             data, result = _other(reading, on, split, place)
         damaged = reading.run.damage()
@@ -38,23 +41,22 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     own = reading.recipe
     said = temperature_said(own.sampler.temperature, temperature_before(own))
     temperature = "" if own.sampler.name == "sgd" else f", T = {said}"
-    say(f"{printable(reading.recipe.name)} on {len(data):,} {printable(data.what)}"
-        f" (augmentation in training: {reading.recipe.data.augment}{temperature})")  # fmt: skip
+    noise = f"noise of the targets: {result['scale']:g}, " if numbers else ""
+    say(f"{printable(own.name)} on {len(data):,} {printable(data.what)}"
+        f" ({noise}augmentation in training: {own.data.augment}{temperature})")  # fmt: skip
     if "auroc" in result:
         _print_strangers(result)
     else:
         from atmc.cli.results import print_scores
 
         print_scores(result)
-    next_step(command("atmc", "report", run))
+    next_step(command("atmc", "doctor" if numbers else "report", run))
     return 0
 
 
 def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
     from atmc.posterior import metrics
 
-    if not data.classes:
-        raise InputError(f"{reading.path} is a regression: evaluate is for classifiers")
     probs, labels = reading.probs(split, data, device), data.labels
     result = metrics.summary(probs, labels)
     if split == "test" and "validation" in reading.run.splits:
@@ -64,6 +66,15 @@ def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dic
         scaled = metrics.scores(metrics.apply_temperature(metrics.predictive(probs), by), labels)
         result["scaled"] = {**scaled, "temperature": by}
     return result
+
+
+def _numbers(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
+    """Scores of a regression, from what the run kept of its samples' outputs, with the noise that it was made with."""
+    from atmc.posterior import regression
+
+    scale = regression.noise_of(reading.run.likelihood())
+    assert scale is not None  # what a regression's likelihood has
+    return {**regression.summary(reading.run.predictions(split), data.labels, scale), "scale": scale}
 
 
 def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Answers, dict[str, Any]]:

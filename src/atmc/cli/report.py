@@ -13,7 +13,9 @@ def report(
     runs: Sequence[Path], *, out: Path | None, figures: Path | None, strangers: Sequence[str], as_json: bool
 ) -> int:
     """The verb; returns the exit code."""
-    from atmc.cli.runs import tell_damage
+    from atmc.chain.manifest import Manifest
+    from atmc.chain.rundir import RunDir
+    from atmc.cli.runs import is_regression, scores_next, tell_damage
     from atmc.report import build
     from atmc.report.table import as_json as table_json
     from atmc.report.table import rows
@@ -29,6 +31,9 @@ def report(
         raise InputError(f"--figures {figures} is a file: name a folder")
     typed = command("atmc", "report", *runs, *(word for kind in strangers for word in ("--ood", kind)))
     with working(f"reading {len(runs)} run{'s' * (len(runs) != 1)} and drawing"):
+        for run in runs:
+            if Manifest.exists(run) and is_regression(opened := RunDir.open(run)):
+                raise InputError(f"{run} is a regression, and reports are for classifiers: {scores_next(run, opened)}")
         data = build(runs, page, figures, strangers=strangers, command=typed)
     for run, facts in zip(runs, data.runs, strict=True):
         tell_damage(run, facts.damage)

@@ -41,8 +41,16 @@ def print_scores(summary: dict[str, Any]) -> None:
     if "scaled" in summary:
         lines.append(("predictive, temperature-scaled on validation", summary["scaled"]))
     names = [("accuracy", "accuracy %"), ("nll", "NLL nats"), ("brier", "Brier"), ("ece", "ECE")]
+    if "rmse" in summary["single"]:
+        names = [("rmse", "RMSE"), ("nll", "NLL nats"), ("coverage90", "in 90 % interval %")]
+    percent = ("accuracy", "coverage90")
     rows = []
     for label, scores in lines:
-        cells = [f"{100 * scores[key]:.1f}" if key == "accuracy" else f"{scores[key]:.3f}" for key, _ in names]
+        cells = [f"{100 * scores[key]:.1f}" if key in percent else _digits(scores[key], key) for key, _ in names]
         rows.append((label, *cells))
     table(("", *(heading for _, heading in names)), rows)
+
+
+def _digits(value: float, name: str) -> str:
+    # An error is in the units of the targets, which may be any: three digits of it, wherever they are.
+    return f"{value:.3g}" if name == "rmse" else f"{value:.3f}"

@@ -11,6 +11,7 @@ from atmc.cli.main import Stopped
 from atmc.errors import InputError
 
 if TYPE_CHECKING:
+    from atmc.chain.rundir import RunDir
     from atmc.chain.runner import RunResult
     from atmc.chain.settings import Recipe
     from atmc.posterior import Posterior
@@ -22,22 +23,53 @@ def check_run(path: Path) -> None:
         raise InputError(f"there is no run directory {path}; make one with atmc sample RECIPE --out {path}")
 
 
-def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tuple[int, int, int]]:
-    """The posterior of a run directory, or a saved one, and the shape [C, H, W] of the images it takes."""
+def is_regression(run: RunDir) -> bool:
+    """Whether a run's targets are numbers, by the likelihood that it stored."""
+    return bool(run.likelihood().task != "classification")
+
+
+def in_python(path: Path, call: str) -> str:
+    """What to write in Python about a run whose network or data only its own code has."""
+    return f"atmc.Posterior.from_run({str(path)!r}, model).{call}"
+
+
+def scores_next(path: Path, run: RunDir) -> str:
+    """What to type or write for the scores of a run: the report, but for regressions and where nothing to score on is
+    kept."""
+    if not len(run.bank):
+        return command("atmc", "sample", path)
+    from atmc.report.facts import OWN
+
+    if run.recipe.data.name == OWN and "test" not in run.splits:
+        return f"in Python, {in_python(path, 'evaluate(x, y)')}"
+    return command("atmc", "evaluate" if is_regression(run) else "report", path)
+
+
+def open_posterior(
+    path: Path, size: str | None = None, *, for_classes: bool = False
+) -> tuple[Posterior, tuple[int, int, int]]:
+    """The posterior of a run directory, or a saved one, and the shape [C, H, W] of the images it takes.
+
+    `for_classes` refuses a regression, which has none.
+    """
     check_run(path)
     from atmc.posterior import Posterior
 
     if (path / "posterior.json").is_file():
         posterior = Posterior.load(path)
+        if for_classes and getattr(posterior.likelihood, "task", "classification") != "classification":
+            raise InputError(f"{path} is of a regression: in Python, use atmc.Posterior.load({str(path)!r}).regress(x)")
         return posterior, _saved_shape(path, posterior, size)
     from atmc.report.reading import Reading
 
     reading = Reading(path)
     shape = tuple(int(n) for n in reading.run.manifest["data"]["shape"])
+    if for_classes and is_regression(reading.run):
+        raise InputError(f"{path} is a regression: in Python, use {in_python(path, 'regress(x)')}")
     if len(shape) != 3:
         raise InputError(
             f"{path} was made for examples of shape {list(shape)}, which are not images: in Python, use "
-            f"atmc.Posterior.from_run({str(path)!r}, model).predict(x)"
+            f"{in_python(path, 'predict(x)')}"
         )
     return reading.posterior, (shape[0], shape[1], shape[2])
 
@@ -51,6 +83,9 @@ def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[in
     width, _, height = size.partition("x")
     if not (width.isdecimal() and height.isdecimal() and 0 < int(width) < 10_000 and 0 < int(height) < 10_000):
         raise InputError(f"--size {size}: write it as WIDTHxHEIGHT, for example 32x32")
+    known = posterior.shape
+    if posterior.mean and known is not None and len(known) == 3 and known[1:] != (int(height), int(width)):
+        raise InputError(f"--size {size}: {path} takes images of {known[2]}x{known[1]} alone: leave --size out")
     return len(posterior.mean) or 3, int(height), int(width)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from atmc.errors import InputError
+
+CLEARLY_BYTES = 8.0  # pictures of 0..255 reach beyond this unless they are black
 
 
 def home_of(inputs: Any) -> torch.device:
@@ -32,12 +36,12 @@ def pick_device(home: torch.device, device: torch.device | str | None) -> torch.
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def as_batches(inputs: Any, size: int) -> tuple[Iterable[Tensor], int | None]:
+def as_batches(inputs: Any, size: int, shape: tuple[int, ...] | None = None) -> tuple[Iterable[Tensor], int | None]:
     """Batches of inputs, and how many where that is known.
 
     A tensor, an array or a data set in memory is cut into equal parts of at most `size`, a data set on disk is read in
     such parts; anything else is taken as an iterable of batches (a DataLoader), of which the first element counts
-    where they are pairs.
+    where they are pairs. `shape` is that of one input, where it is known: one input alone is told from a batch by it.
     """
     if size < 1:
         raise ValueError(f"batch_size must be at least 1, not {size}")
@@ -47,6 +51,8 @@ def as_batches(inputs: Any, size: int) -> tuple[Iterable[Tensor], int | None]:
     if isinstance(whole, np.ndarray):
         whole = torch.from_numpy(np.ascontiguousarray(whole))
     if isinstance(whole, Tensor):
+        if shape is not None and tuple(whole.shape) == shape and (whole.ndim < 2 or shape[0] > 1):
+            raise InputError(f"inputs of shape {list(whole.shape)} are one input alone: add a batch dimension: x[None]")
         if whole.ndim < 2 or len(whole) == 0:
             raise ValueError(f"inputs must have the shape [examples, ...] with at least one, not {list(whole.shape)}")
         count = math.ceil(len(whole) / size)
@@ -62,19 +68,28 @@ class Pixels:
     """Raw inputs as a network takes them, on its device.
 
     uint8 pixels are scaled to [0, 1] and standardised per channel, (x/255 − mean)/std; floating inputs are taken as
-    already in the network's own form.
+    already in the network's own form. With `mean` and the `shape` of one picture, pictures of another size are
+    refused: a network that pools would take them, and say something else than it would of the same thing at its size.
     """
 
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], shape: tuple[int, ...] | None = None) -> None:
         if len(mean) != len(std) or any(s <= 0 for s in std):
             raise ValueError("mean and std must have one entry per channel each, and std must be positive")
         self.mean, self.std = mean, std
+        self.shape = shape if mean and shape is not None and len(shape) == 3 else None  # of pictures only
         self._there: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, raw: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-        if raw.dtype == torch.uint8 and self.mean and raw.shape[1] != len(self.mean):
+        if self.shape is not None and tuple(raw.shape[1:]) != self.shape:
+            raise InputError(
+                f"inputs of shape {list(raw.shape)}: pictures are taken as [examples, channels, height, width] = "
+                f"[N, {', '.join(map(str, self.shape))}]{_cure(tuple(raw.shape), self.shape)}"
+            )
+        # All of one flat axis [N, D] is one channel, as in the statistics of the training data.
+        channels = 1 if raw.ndim == 2 and len(self.mean) == 1 else raw.shape[1]
+        if raw.dtype == torch.uint8 and self.mean and channels != len(self.mean):
             raise ValueError(
-                f"inputs of shape {list(raw.shape)} have {raw.shape[1]} channels, the network takes {len(self.mean)}"
+                f"inputs of shape {list(raw.shape)} have {channels} channels, the network takes {len(self.mean)}"
             )
         x = raw.to(device, non_blocking=True)
         if x.dtype == torch.uint8:
@@ -86,11 +101,54 @@ class Pixels:
         x = x.to(dtype)
         return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
 
+    def check_scale(self, raw: Tensor) -> None:
+        """Refuse inputs of 0..255 and warn of those of 0..1 that are no bytes: nobody has normalised them.
+
+        Normalised pixels lie around 0, so a batch of them has numbers below it, and none beyond (1 − mean)/std. Reads
+        two numbers back from the device; for the first batch of a prediction only.
+        """
+        if not self.mean or raw.dtype == torch.uint8 or raw.numel() == 0:
+            return
+        low, high = (float(v) for v in raw.detach().float().aminmax())
+        top = max((1 - mean) / std for mean, std in zip(self.mean, self.std, strict=True))
+        said = (
+            f"the inputs are {raw.dtype} numbers from {low:.3g} to {high:.3g}, which are taken as they are, and look "
+            "like pixels that were not normalised: pass uint8 pixels, which are normalised here, or (x - mean) / std "
+            "with posterior.mean and posterior.std, which are for pixels from 0 to 1"
+        )
+        if low >= 0 and max(2 * top, CLEARLY_BYTES) < high <= 255:
+            raise InputError(said)
+        # The same number everywhere says nothing of a scale; a bright picture alone may have no number below 0.
+        if 0 <= low < high <= 255 and (high <= 1 or high > CLEARLY_BYTES):
+            warnings.warn(said, stacklevel=_outside())
+
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         key = str(device)
         if key not in self._there:  # once: a copy to the device waits for it
             self._there[key] = torch.tensor(self.mean, device=device), torch.tensor(self.std, device=device)
         return self._there[key]
+
+
+def _cure(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """What to do about inputs whose shape is not [N, C, H, W] for pictures of `wanted`, where it can be guessed."""
+    channels, height, width = wanted
+    if given == wanted:
+        return "; for one picture add a batch dimension: x[None]"
+    if given[1:] == (height, width, channels):
+        return "; channels come first: x.permute(0, 3, 1, 2) of a tensor"
+    if channels == 1 and given[1:] == (height, width):
+        return "; add the dimension of channels: x[:, None]"
+    if len(given) == 3 and given[0] == channels:
+        return "; for one picture add a batch dimension, x[None], and resize it"
+    return "; resize them first" if len(given) == 4 and given[1] == channels else ""
+
+
+def _outside() -> int:
+    """The stacklevel that makes a warning of the caller's point to the first line that is not atmc's."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "atmc":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 @contextmanager

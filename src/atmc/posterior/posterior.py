@@ -62,11 +62,11 @@ class Posterior:
         self.model = model
         self.likelihood = likelihood
         self.mean, self.std = tuple(mean), tuple(std)
-        self._pixels = Pixels(self.mean, self.std)
         self.classes = tuple(classes) if classes else None
         self.example = example  # a few real inputs, for checking what is exported
         known = shape if shape is not None else None if example is None else example.shape[1:]
         self.shape = None if known is None else tuple(int(n) for n in known)  # of one input, where known
+        self._pixels = Pixels(self.mean, self.std, self.shape)
         self.held: tuple[Any, Forward] | None = None
         self._bodies: dict[str, nn.Module] = {}
         if len(self.chains) != len(self._refs):
@@ -157,9 +157,14 @@ class Posterior:
         """Memory of one sample."""
         return sum(t.numel() * t.element_size() for t in self.state(0).values()) if len(self) else 0
 
-    def prepare(self, raw: Tensor, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Inputs as the network takes them; see `inputs.Pixels`."""
-        return self._pixels(raw, device, dtype)
+    def prepare(
+        self, raw: Tensor, device: torch.device, dtype: torch.dtype = torch.float32, check_scale: bool = False
+    ) -> Tensor:
+        """Inputs as the network takes them; see `inputs.Pixels`. `check_scale` reads their range, too."""
+        x = self._pixels(raw, device, dtype)
+        if check_scale:
+            self._pixels.check_scale(raw)
+        return x
 
     def release(self) -> None:
         """Let go of the memory that the last prediction keeps for the next one (samples on the device, a graph)."""
@@ -194,9 +199,14 @@ class Posterior:
         """The predictive p̄ = Σ_k w_k p_k for each input, with its doubt (see `Prediction`).
 
         `x` is a tensor or array `[N, ...]`, a data set of `atmc.data`, or an iterable of batches; results are on its
-        device. Work happens on `device`, by default the inputs' own accelerator or CUDA where there is one.
-        Activations have `dtype`; probabilities are averaged in float64. `strategy` is `loop`, `together`, `graph`, or
-        `auto`, which measures; `samples_at_once` limits how many samples are on the device at a time.
+        device. For one input alone pass `x[None]`. Pictures `[N, C, H, W]` of type uint8 are normalised here,
+        (x/255 − mean)/std with the run's numbers (`.mean`, `.std`); floating ones are taken as they are, that is, as
+        normalised already. Where those numbers are known, floats from 0 to 1 give a warning, floats from 0 to 255 and
+        pictures of another size than `.shape` are refused.
+
+        Work happens on `device`, by default the inputs' own accelerator or CUDA where there is one. Activations have
+        `dtype`; probabilities are averaged in float64. `strategy` is `loop`, `together`, `graph`, or `auto`, which
+        measures; `samples_at_once` limits how many samples are on the device at a time.
         """
         self._need_classes("predict gives probabilities of classes")
         return predict(self, x, batch_size, device, dtype, strategy, samples_at_once)
@@ -214,15 +224,21 @@ class Posterior:
         return regress(self, x, **how)
 
     def sample_probs(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Tensor:
-        """Each sample's probabilities `[K, N, C]`, float32 on the CPU."""
+        """Each sample's probabilities `[K, N, C]`, float32 on the CPU; its outputs `[K, N, ...]` for a regression."""
         return sample_probs(self, x, batch_size, device)
 
     def evaluate(self, x: Any, labels: Any, **how: Any) -> dict[str, Any]:
-        """`metrics.summary` on these examples: the last sample and the predictive, side by side."""
-        from atmc.posterior.metrics import summary
+        """Scores on these examples, the last sample (`single`) and all together (`predictive`) side by side.
 
-        self._need_classes("evaluate scores probabilities of classes")
-        return summary(self.sample_probs(x, **how), labels, self.weights)
+        Of classes accuracy, NLL, Brier and ECE (`metrics.summary`); of a regression RMSE, NLL of the predictive density
+        and coverage of the central 90 % interval, with the noise of the likelihood (`regression.summary`).
+        """
+        from atmc.posterior import metrics, regression
+
+        scale = regression.noise_of(self.likelihood)
+        if scale is not None:
+            return regression.summary(self.sample_probs(x, **how), labels, scale, self.weights)
+        return metrics.summary(self.sample_probs(x, **how), labels, self.weights)
 
     def save(self, folder: str | Path) -> Path:
         """Write the samples as safetensors and the rest as one JSON file; returns the folder."""

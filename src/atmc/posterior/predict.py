@@ -42,7 +42,7 @@ def predict(
     """The predictive for `inputs`; see `Posterior.predict`."""
     home = home_of(inputs)
     target = pick_device(home, device)
-    batches, count = as_batches(inputs, batch_of(batch_size, target))
+    batches, count = as_batches(inputs, batch_of(batch_size, target), posterior.shape)
     if strategy == "graph" and target.type != "cuda":
         raise ValueError(f"strategy 'graph' is for CUDA devices, not for {target}: choose loop, together or auto")
     groups = grouped(posterior, target, samples_at_once)
@@ -54,7 +54,7 @@ def predict(
         for g, group in enumerate(groups):
             forward: Forward | None = None
             for b, raw in enumerate(batches):
-                x = posterior.prepare(raw, target, dtype)
+                x = posterior.prepare(raw, target, dtype, check_scale=g == b == 0)
                 with fitting(posterior.model, posterior.shape, raw):
                     forward = forward or ready(posterior, group, target, strategy, x, count)
                     found = forward.run(x)
@@ -87,7 +87,7 @@ def sample_probs(
 ) -> Tensor:
     """Each sample's own probabilities `[K, N, C]` in float32 on the CPU: what metrics and diagnostics are made of."""
     target = pick_device(home_of(inputs), device)
-    batches, _ = as_batches(inputs, batch_of(batch_size, target))
+    batches, _ = as_batches(inputs, batch_of(batch_size, target), posterior.shape)
     groups = grouped(posterior, target, None)
     if len(groups) > 1 and isinstance(batches, Iterator):
         batches = list(batches)
@@ -96,8 +96,8 @@ def sample_probs(
         for group in groups:
             states = on_device(posterior, group, target)
             loop = Loop(posterior.on(target), states, [1.0] * len(states), posterior.to_probs)
-            for raw in batches:
-                x = posterior.prepare(raw, target, dtype)
+            for b, raw in enumerate(batches):
+                x = posterior.prepare(raw, target, dtype, check_scale=group.start == b == 0)
                 with fitting(posterior.model, posterior.shape, raw):
                     for k, probs in zip(group, loop.each(x), strict=True):
                         rows[k].append(probs.float().cpu())

@@ -6,6 +6,11 @@ Each sample predicts N(f_k(x), σ²) with the likelihood's σ, so the predictive
     epistemic  Σ_k w_k (f_k − f̄)²     variance over samples: what more data would remove
     aleatoric  σ²                     the noise of the targets
     variance   aleatoric + epistemic  (the law of total variance)
+
+Its density and its distribution function are those of the mixture, too, and score it on targets that are known:
+
+    nll        −log Σ_k w_k Π_j N(y_j; f_kj, σ²)               of each example's target, all components j together
+    coverage   is 0.05 ≤ Σ_k w_k Φ((y − f_k)/σ) ≤ 0.95?        of each number: inside the central 90 % interval or not
 """
 
 from __future__ import annotations
@@ -19,12 +24,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atmc.errors import InputError
 from atmc.posterior.advice import plural
+from atmc.posterior.arrays import check_weights, to_numpy
 from atmc.posterior.diagnostics import Mixing, mixing_of
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
 
 if TYPE_CHECKING:
     from atmc.posterior.posterior import Posterior
+
+LEVEL = 0.9  # of the central interval whose coverage is counted
+AT_ONCE = 1 << 22  # numbers worked on together
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +69,7 @@ def regress(
     posterior: Posterior, inputs: Any, batch_size: int = 256, device: torch.device | str | None = None
 ) -> Estimate:
     """The predictive mean and variance for `inputs`, one batch at a time, two passes over the samples' outputs."""
-    scale = getattr(posterior.likelihood, "scale", None)
+    scale = noise_of(posterior.likelihood)
     if scale is None:
         raise ValueError("the likelihood of this posterior is not a regression's: use predict")
     if len(posterior) == 0:
@@ -70,8 +80,8 @@ def regress(
     means, spreads = [], []
     states = [{n: t.to(target) for n, t in posterior.state(k).items()} for k in range(len(posterior))]
     with torch.no_grad():
-        for raw in as_batches(inputs, batch_size)[0]:
-            x = posterior.prepare(raw, target)
+        for b, raw in enumerate(as_batches(inputs, batch_size, posterior.shape)[0]):
+            x = posterior.prepare(raw, target, check_scale=b == 0)
             with fitting(posterior.model, posterior.shape, raw):
                 outputs = torch.stack([posterior.on(target, state)(x).double() for state in states])
             shape = (-1, *[1] * (outputs.ndim - 1))
@@ -81,7 +91,67 @@ def regress(
     mean = torch.cat(means).to(home)
     if not bool(torch.isfinite(mean).all()):
         raise RuntimeError("the predictive is not finite: a sample has diverged, or the inputs hold NaN")
-    return Estimate(mean, torch.full_like(mean, float(scale) ** 2), torch.cat(spreads).to(home), len(posterior))
+    return Estimate(mean, torch.full_like(mean, scale**2), torch.cat(spreads).to(home), len(posterior))
+
+
+def noise_of(likelihood: Any) -> float | None:
+    """The standard deviation σ of a regression's targets, as its likelihood has it; None for classes."""
+    scale = getattr(likelihood, "scale", None)
+    return None if scale is None or getattr(likelihood, "task", "regression") != "regression" else float(scale)
+
+
+def summary(outputs: Any, targets: Any, scale: float, weights: Any = None) -> dict[str, Any]:
+    """`{"single": {...}, "predictive": {...}, "samples": K, "mean_single": {...}}`, as `metrics.summary` for classes.
+
+    `outputs` `[K, N, ...]` are each sample's, `targets` `[N, ...]` what is true, `scale` is the likelihood's σ. Scores:
+
+    rmse: root of the mean squared error of the mean, over all numbers, in the targets' own units.
+    nll: mean of −log density of an example's target (all its numbers together), in nats. The one to choose a scale or a
+        prior by: a strictly proper score, in units that depend on those of the targets.
+    coverage90: the part of the targets that lie in their central 90 % interval; below 0.9 the predictive is too sure.
+
+    The predictive is the mixture over samples; `single` is the last of them, `mean_single` their average score.
+    """
+    f = torch.from_numpy(np.ascontiguousarray(to_numpy(outputs)))
+    y = torch.from_numpy(np.ascontiguousarray(to_numpy(targets)))
+    if f.ndim < 2 or f.shape[0] == 0 or f.shape[1] == 0:
+        raise ValueError(f"outputs must be [samples, examples, ...] with at least one of each, not {list(f.shape)}")
+    if f.shape[1:] != y.shape:
+        raise InputError(
+            f"targets of shape {list(y.shape)} for outputs of shape {list(f.shape[1:])}: they must have one shape "
+            "(they are compared number by number, never broadcast)"
+        )
+    if not bool(torch.isfinite(f).all()):
+        raise ValueError("the outputs are not finite: a sample has diverged, or the inputs hold NaN")
+    if not bool(torch.isfinite(y).all()):
+        raise InputError("the targets hold NaN or infinite values")
+    w = check_weights(weights, len(f))
+    each = [_scores(one[None], y, scale, np.ones(1)) for one in f]
+    return {
+        "single": each[-1],
+        "predictive": _scores(f, y, scale, w),
+        "samples": len(f),
+        "mean_single": {name: float(np.dot(w, [e[name] for e in each])) for name in each[0]},
+    }
+
+
+def _scores(outputs: Tensor, targets: Tensor, scale: float, weights: Any) -> dict[str, float]:
+    """Scores of the mixture of `outputs` `[K, N, ...]`, some examples at a time."""
+    w = torch.from_numpy(np.asarray(weights, dtype=np.float64))
+    width = math.prod(targets.shape[1:])  # numbers of one example
+    count = max(1, AT_ONCE // (len(w) * width))
+    square, nats, inside = 0.0, 0.0, 0.0
+    for start in range(0, len(targets), count):
+        f = outputs[:, start : start + count].double().reshape(len(w), -1, width)
+        y = targets[start : start + count].double().reshape(-1, width)
+        square += float((torch.tensordot(w, f, 1) - y).square().sum())
+        z = (y - f) / scale
+        log_density = -0.5 * z.square().sum(2) - width * (math.log(scale) + 0.5 * math.log(2 * math.pi))
+        nats -= float(torch.logsumexp(log_density + w.log()[:, None], dim=0).sum())
+        below = torch.tensordot(w, torch.special.ndtr(z), 1)
+        inside += float(((below - 0.5).abs() <= LEVEL / 2).sum())
+    numbers = targets.numel()
+    return {"rmse": math.sqrt(square / numbers), "nll": nats / len(targets), "coverage90": inside / numbers}
 
 
 def mixing_of_values(

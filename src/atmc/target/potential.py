@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from atmc.errors import InputError
 
@@ -34,6 +36,9 @@ class Potential:
     validate: check labels' range and NaN inputs, which reads values back from the device: True always, False never,
         None (default) at every call on a CPU and at the first call on a CUDA device. Never while a CUDA graph is being
         captured. Shapes and dtypes are checked always: that costs nothing.
+
+    A network that cannot be sampled as it is (BatchNorm or dropout in training mode, see `atmc.nn.check`) gives one
+    warning: its U is a random number or a property of the batch, though SGD may want just that.
 
     After a call `.nll` (mean over the batch) and `.log_prior` are 0-dim tensors, detached, on the model's device.
     """
@@ -69,6 +74,7 @@ class Potential:
                 + (f"it has no prior for {', '.join(missing[:8])}" if missing else f"no {', '.join(unknown[:8])} here")
             )
         self._checked = False
+        self._looked: set[bool] = set()  # the modes (training or not) in which the layers have been looked at
 
     @property
     def data_weight(self) -> float:
@@ -82,6 +88,7 @@ class Potential:
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """U(θ) estimated on the batch: a 0-dim tensor; its backward fills the gradients the sampler wants."""
+        self._look()  # here and in `nll_mean`, so that the warning points to whoever called
         mean = self.nll_mean(x, y)
         log_prior = self.prior_set.log_prob(self.parameters())
         self.log_prior = log_prior.detach()
@@ -92,6 +99,7 @@ class Potential:
 
         For loops that backpropagate `data_weight` · this and then call `add_prior_grad_` (one fused pass).
         """
+        self._look()
         self._check_batch(x, y)
         read = self._should_read(x)
         if read:
@@ -145,6 +153,23 @@ class Potential:
                 f"{', '.join(new[:8])} has no prior: frozen, or not there, when this Potential was made; make a new one"
             )
 
+    def _look(self) -> None:
+        """Warn once of layers that make U something else than a function of the parameters, in the mode they are in.
+
+        By their types alone, which waits for nothing, and once for each mode: a network may be put in training mode
+        after its first call.
+        """
+        if self.model.training in self._looked or torch.compiler.is_compiling():
+            return
+        from atmc.nn.check import check
+
+        self._looked.add(self.model.training)
+        findings = [f for f in check(self.model) if _acts(self.model.get_submodule(f.name))]
+        if findings:
+            self._looked = {True, False}
+            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+            warnings.warn(f"this network cannot be sampled: {findings[0]}{more}", stacklevel=3)
+
     def _should_read(self, x: Tensor) -> bool:
         """Whether values may and should be read back now."""
         if self.validate is False or torch.compiler.is_compiling():
@@ -165,6 +190,11 @@ def _count(num_data: int) -> int:
     if count < 1:
         raise InputError(f"num_data must be the number of training examples, a positive integer, not {num_data!r}")
     return count
+
+
+def _acts(layer: nn.Module) -> bool:
+    """Whether a layer that `check` names does harm in the mode it is in: in evaluation mode dropout is idle."""
+    return layer.training or (isinstance(layer, _BatchNorm) and layer.running_mean is None)
 
 
 def _check_finite(x: Tensor) -> None:

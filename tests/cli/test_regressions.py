@@ -1,0 +1,92 @@
+"""A regression's way through the commands: what can be had is given, and what cannot is named with what can."""
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from shell import atmc, fails, fingerprint
+from torch import nn
+
+from atmc import Posterior, likelihoods
+from atmc.api import sample
+
+
+def numbers(n, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(n, 1, generator=generator) * 2 - 1
+    return x, torch.sin(3 * x) + 0.2 * torch.randn(n, 1, generator=generator)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run of two chains that was evaluated, and one that was not."""
+    folder = tmp_path_factory.mktemp("regressions")
+    noise = likelihoods.Gaussian(0.2)
+    more = {"epochs": 12, "likelihood": noise, "progress": None}
+    sample(network(), numbers(96), out=folder / "line", test=numbers(40, 1), chains=2, **more)
+    sample(network(), numbers(96), out=folder / "bare", **more)
+    return folder
+
+
+def test_evaluate_gives_the_scores_that_python_gives(made):
+    before = fingerprint(made / "line")
+    result = atmc("evaluate", made / "line", "--json")
+    assert result.code == 0, result
+    found = json.loads(result.out)
+    expected = Posterior.from_run(made / "line", network()).evaluate(*numbers(40, 1))
+    assert found.pop("scale") == 0.2
+    assert found.keys() == expected.keys()
+    for kind in ("single", "predictive", "mean_single"):
+        assert found[kind] == pytest.approx(expected[kind], rel=1e-4)
+    said = atmc("evaluate", made / "line").out
+    assert "on 40 test examples (noise of the targets: 0.2, augmentation in training: none, T = 1)" in said
+    assert re.search(r"RMSE +NLL nats +in 90 % interval %", said)
+    assert f"predictive of {found['samples']} samples" in said
+    assert f"{found['predictive']['nll']:.3f}" in said
+    assert fingerprint(made / "line") == before
+
+
+def test_the_next_command_of_each_verb_works(made):
+    """The doctor names evaluate, which names the doctor: none names a command that refuses."""
+    for verb in ("doctor", "evaluate"):
+        [following] = re.findall(r"^Next: atmc (.*)$", atmc(verb, made / "line").out, re.MULTILINE)
+        assert atmc(*shlex.split(following)).code == 0, following
+
+
+def test_what_no_command_can_do_is_said_with_what_can(made):
+    line = fails("report", made / "line", match="is a regression, and reports are for classifiers: atmc evaluate")
+    assert atmc(*shlex.split(line.rpartition(": atmc ")[2])).code == 0
+    fails("predict", made / "line", "x.png", match=f"from_run('{made / 'line'}', model).regress(x)")
+    fails("evaluate", made / "line", "--on", "digits", match="is a regression, and --on names images with classes")
+    fails("evaluate", made / "bare", match="has no test labels: give test=(x, y)")
+    fails("report", made / "bare", match="model).evaluate(x, y)")
+    assert f"Next: in Python, atmc.Posterior.from_run('{made / 'bare'}', model).evaluate(x, y)" in (
+        atmc("doctor", made / "bare").out
+    )
+
+
+def test_numbers_read_off_pictures_are_a_regression_too(tmp_path):
+    """Neither their shape nor targets that are whole numbers make classes of them."""
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 1, 4, 4), dtype=np.uint8)
+    count = torch.from_numpy((pixels > 127).sum((1, 2, 3))).long()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 1), nn.Flatten(0))
+    given = (pixels, count)
+    p = sample(model, given, epochs=4, out="dots", test=given, likelihood=likelihoods.Gaussian(3.0), progress=None)
+    Image.fromarray(pixels[0, 0]).save("x.png")
+    fails("predict", "dots", "x.png", match="from_run('dots', model).regress(x)")
+    fails("report", "dots", match="reports are for classifiers: atmc evaluate dots")
+    assert json.loads(atmc("evaluate", "dots", "--json").out)["predictive"] == pytest.approx(
+        p.evaluate(*given)["predictive"], rel=1e-4
+    )
+    p.save("saved")
+    fails("predict", "saved", "x.png", match="atmc.Posterior.load('saved').regress(x)")
+    assert atmc("export", "saved", "copy", "--no-onnx").code == 0
