@@ -3,22 +3,28 @@
 import dataclasses
 import math
 import tempfile
+import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from atmc.arguments import Pair, check_batch, check_call, check_layers, check_sets, evaluation, examples, work
+from atmc.chain.build import build_likelihood, build_prior
 from atmc.chain.examples import RunData
 from atmc.chain.manifest import Manifest
+from atmc.chain.numerics import numerics
 from atmc.chain.pace import Pace, find_pace
-from atmc.chain.progress import Progress
+from atmc.chain.parallel import pick_device
+from atmc.chain.progress import Progress, choose_progress
 from atmc.chain.recipe_rules import check_recipe
 from atmc.chain.rundir import RunDir
-from atmc.chain.runner import run
+from atmc.chain.runner import RunResult, run
+from atmc.chain.schedule import make_schedule
 from atmc.chain.settings import (
     DataSection,
     ModelSection,
@@ -30,7 +36,6 @@ from atmc.chain.settings import (
 )
 from atmc.data import ImageData
 from atmc.errors import InputError, RunError
-from atmc.nn import check
 
 if TYPE_CHECKING:
     from atmc.posterior import Posterior
@@ -38,7 +43,13 @@ if TYPE_CHECKING:
 
 RATE = 0.1  # most, of the SGD with momentum 0.9 that a sampler would be without its noise; see `default_recipe`
 SAMPLERS = ("atmc", "sgnht", "sghmc", "sgld", "sgd")
-Pair = tuple[Any, Any]
+# Operations of a batch's forward pass up to which one thread is used. Measured on two cores that had other work too, on
+# dense and convolutional networks with batches of 16 and 64; the best step with one thread and with two: 1.6 and
+# 2.1 ms at 8e6, 3.7 and 5.9 at 3.3e7, 6.7 and 6.2 at 4.8e7, 25 and 26 at 1.4e8. The median step took 3 to 200 times as
+# long with two, which wait for each other at every operation.
+SMALL = 3e7
+PATIENCE = 3.0  # seconds of the search for the speed after which it is spoken of
+FEW = 5  # fewer samples get a warning
 
 
 def sample(
@@ -81,20 +92,27 @@ def sample(
 
     With a sampler's name as recipe the speed is found by a short walk of SGD on a copy of the network, from curvature
     and gradient noise (`atmc.chain.pace`). A chain that was not at its temperature in spite of it gives a warning.
+    On a CPU small networks are sampled with one thread, which is faster there; `overrides=["run.threads=4"]` sets it.
     """
-    if epochs is not None and (not isinstance(epochs, int) or epochs < 1):
-        raise InputError(f"epochs must be a whole number of at least 1, not {epochs!r}")
-    if any(p.dtype == torch.float64 for p in model.parameters()):
-        raise InputError("the network is in float64, and runs are in float32: pass model.float()")
-    train = _examples(data)
+    check_call(model, epochs, out)
+    train = examples(data)
+    check_batch(batch_size, len(train))
+    given = RunData(train, evaluation(data, test))
     tuned = isinstance(recipe, Recipe) or str(recipe) not in SAMPLERS
     past = None if tuned else _begun(out, str(recipe), epochs)
     settings = _settings(past or recipe, train, epochs, overrides)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(recipe, Recipe))
+    guessed = likelihood is None and section.likelihood != settings.target.likelihood
+    check_sets(model, given, build_likelihood(dataclasses.replace(settings, target=section)), guessed)
     if settings.sampler.name != "sgd":
-        _check_model(model, train)
+        check_layers(model, train)
+    batch = settings.data.batch_size if batch_size is None else batch_size
+    place = device or settings.run.device
+    threads = _threads(settings, model, train, batch, place, out)
+    teller = choose_progress() if progress == "auto" else progress or Progress()
     if not tuned and past is None and recipe != "sgd":
-        found = _pace(model, train, dataclasses.replace(settings, target=section), kind, batch_size, device)
+        about = dataclasses.replace(settings, target=section, run=dataclasses.replace(settings.run, threads=threads))
+        found = _pace(model, train, about, kind, batch, pick_device(place), teller)
         settings = _settings(recipe, train, epochs, overrides, found)
     changes: dict[str, Any] = {"temperature": temperature, "chains": chains, "seed": seed}
     settings = dataclasses.replace(
@@ -102,19 +120,16 @@ def sample(
         **{key: value for key, value in changes.items() if value is not None and key != "temperature"},
         target=section,
         model=ModelSection(name="custom"),
-        data=dataclasses.replace(settings.data, name=train.name, batch_size=batch_size or settings.data.batch_size),
+        data=dataclasses.replace(settings.data, name=train.name, batch_size=batch),
         sampler=dataclasses.replace(
             settings.sampler, temperature=settings.sampler.temperature if temperature is None else temperature
         ),
-        run=dataclasses.replace(
-            settings.run, device=device or settings.run.device, evaluate=["test"] if _has_test(data, test) else []
-        ),
+        run=dataclasses.replace(settings.run, device=place, threads=threads, evaluate=list(given.evaluate)),
     )
     check_recipe(settings)
-    examples = RunData(train, _evaluation(data, test))
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
-        ended = run(settings, folder, time_budget, progress, model=model, data=examples, prior=kind)
-        posterior = _posterior(Path(folder), model, keep=out is None, stopped=ended.status)
+        ended = run(settings, folder, time_budget, teller, model=model, data=given, prior=kind)
+        posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
         _say_if_off(Path(folder), out is not None)
         return posterior
 
@@ -165,9 +180,9 @@ def _settings(
     elif str(recipe) in SAMPLERS:
         base = default_recipe(str(recipe), len(train), epochs if epochs is not None else 100, pace)
     else:
-        from atmc.chain.recipe import load_recipe
+        from atmc.chain.recipe import find_recipe, load_recipe
 
-        base = load_recipe(recipe, overrides)
+        base = load_recipe(find_recipe(recipe, SAMPLERS), overrides)
         overrides = ()
     if epochs is not None and base.schedule.epochs != epochs:
         base = dataclasses.replace(base, schedule=dataclasses.replace(base.schedule, epochs=epochs))
@@ -197,53 +212,50 @@ def _begun(out: str | Path | None, sampler: str, epochs: int | None) -> Recipe |
     )
 
 
+def _threads(
+    settings: Recipe, model: nn.Module, train: ImageData, batch: int, place: str, out: str | Path | None
+) -> int | None:
+    """One thread on a CPU where a step is so little work that several would wait for each other, unless set.
+
+    A run that is there goes on with as many as it has, which its bits depend on.
+    """
+    if settings.run.threads is not None or pick_device(place).type != "cpu":
+        return settings.run.threads
+    if out is not None and Manifest.exists(Path(out)):
+        with suppress(InputError):  # no run yet: its folder is just about to become one
+            return RunDir.open(out).recipe.run.threads
+    return 1 if work(model, train) * batch <= SMALL else None
+
+
 def _pace(
-    model: nn.Module, train: ImageData, settings: Recipe, rule: Any, batch_size: int | None, device: str | None
+    model: nn.Module,
+    train: ImageData,
+    settings: Recipe,
+    rule: Any,
+    batch: int,
+    device: torch.device,
+    teller: Progress,
 ) -> Pace:
-    """How fast this network may be sampled on these data."""
-    from atmc.chain.build import build_likelihood, build_prior
-    from atmc.chain.parallel import pick_device
+    """How fast this network may be sampled on these data, searched for as the run will go: with its threads."""
     from atmc.target import Potential
 
     likelihood = build_likelihood(settings)
+    began, said = time.monotonic(), False
 
     def potential(copy: nn.Module) -> Any:
-        return Potential(copy, len(train), build_prior(settings, copy, rule), likelihood, improper_ok=True)
+        inner = Potential(copy, len(train), build_prior(settings, copy, rule), likelihood, improper_ok=True)
 
-    batch = batch_size or settings.data.batch_size
-    return find_pace(model, train, potential, batch, RATE, pick_device(device or settings.run.device))
+        def patient(x: Tensor, y: Tensor) -> Tensor:
+            nonlocal said
+            if not said and time.monotonic() - began > PATIENCE:
+                teller.note("searching for the speed of the sampler: a short walk of SGD comes before the run")
+                said = True
+            return inner(x, y)
 
+        return patient
 
-def _examples(data: Pair | ImageData | str, split: str = "train") -> ImageData:
-    if isinstance(data, ImageData):
-        return data
-    if isinstance(data, str):
-        from atmc.data import load
-
-        return load(data, split)
-    try:
-        if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
-            raise InputError(f"data must be whole tensors, (inputs, labels), not a {type(data).__name__}")
-        x, y = (torch.as_tensor(part) for part in data)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"data must be (inputs, labels), the name of a data set, or an ImageData: {error}") from error
-    if len(x) != len(y) or len(x) == 0:
-        raise InputError(f"data: {len(x)} inputs and {len(y)} labels do not pair up")
-    if x.dtype == torch.float64:
-        x = x.float()
-    if not torch.isfinite(x).all():
-        raise InputError("data: the inputs hold NaN or infinite values")
-    return ImageData.from_tensors(x, y, split=split)
-
-
-def _has_test(data: Pair | ImageData | str, test: Pair | ImageData | None) -> bool:
-    return test is not None or isinstance(data, str)
-
-
-def _evaluation(data: Pair | ImageData | str, test: Pair | ImageData | None) -> dict[str, Any]:
-    if test is not None:
-        return {"test": _examples(test, "test")}
-    return {"test": _examples(data, "test")} if isinstance(data, str) else {}
+    with numerics(settings, device):
+        return find_pace(model, train, potential, batch, RATE, device)
 
 
 def _target(
@@ -275,29 +287,8 @@ def _target(
             raise InputError(f"likelihood must be one of atmc.likelihoods, not a {type(likelihood).__name__}")
         section = dataclasses.replace(section, likelihood=name, likelihood_options=dataclasses.asdict(likelihood))  # type: ignore[arg-type]
     elif train.labels.is_floating_point() and section.likelihood == "categorical":
-        section = dataclasses.replace(section, likelihood="gaussian")
-        warnings.warn(
-            "the labels are not whole numbers, so this is a regression, and its targets are taken to have noise of "
-            "standard deviation 1: say how noisy they are with likelihood=atmc.likelihoods.Gaussian(scale)",
-            stacklevel=3,
-        )
+        section = dataclasses.replace(section, likelihood="gaussian")  # `check_sets` says so
     return section, rule
-
-
-def _check_model(model: nn.Module, train: ImageData) -> None:
-    from atmc.data import EvalBatches
-
-    few = train.subset(torch.arange(min(4, len(train))))
-    example, _ = next(iter(EvalBatches(few, len(few)))) if len(few) > 1 else (None, None)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    try:
-        findings = check(model, example.to(device) if isinstance(example, Tensor) else None)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        shape, said = list(train.shape), str(error).splitlines()[0]
-        raise InputError(f"the network does not take examples of shape {shape}: {said}") from error
-    if findings:
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise InputError(f"this network cannot be sampled: {findings[0]}{more}")
 
 
 def _say_if_off(folder: Path, kept: bool) -> None:
@@ -317,15 +308,40 @@ def _say_if_off(folder: Path, kept: bool) -> None:
     )
 
 
-def _posterior(folder: Path, model: nn.Module, keep: bool, stopped: str) -> "Posterior":
+def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
+    """How far a run came that did not end by itself, and why it ended."""
+    schedule = make_schedule(settings, examples)
+    there, whole = schedule.epoch(ended.steps) / settings.chains, schedule.epoch(schedule.steps)
+    why = "interrupted" if ended.status == "interrupted" else "out of time"
+    return f"{why} at epoch {there:.0f} of {whole:.0f}, {_count(ended.samples)}"
+
+
+def _count(samples: int) -> str:
+    return f"{samples} sample{'s' * (samples != 1)}"
+
+
+def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, reached: str) -> "Posterior":
+    """The samples of a run, with a word where it was stopped or they are too few; `RunError` where there are none."""
     from atmc.posterior import Posterior
 
     found = RunDir.open(folder)
+    go_on = "the same call goes on where it stopped" if kept else "with out= the same call could go on where it stopped"
     if len(found.bank) == 0:
-        cure = "give a larger time_budget, or fewer epochs" if stopped == "budget" else "let it run for longer"
+        if ended.status == "interrupted":
+            raise RunError(f"{reached}; {go_on}")
+        cure = "give a larger time_budget, or fewer epochs" if ended.status == "budget" else "let it run for longer"
         raise RunError(f"there was no time for a single sample: {cure}")
     posterior = Posterior.from_run(found, model)
-    if not keep:
+    few = len(posterior) < FEW and found.recipe.sampler.name != "sgd"
+    if ended.status == "interrupted" or (ended.status == "budget" and few):
+        warnings.warn(f"{reached}; {go_on}", stacklevel=3)
+    elif few:
+        warnings.warn(
+            f"only {_count(len(posterior))}: what samples disagree about (epistemic) says little with fewer than "
+            f"{FEW}; give more epochs",
+            stacklevel=3,
+        )
+    if kept:
         return posterior
     return Posterior(
         [dict(tensors) for tensors in found.bank],

@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from atmc.chain import runner
+from atmc.chain.examples import RunData, load_data
 from atmc.chain.files import write_bytes
 from atmc.chain.manifest import Manifest
 from atmc.chain.recipe import load_recipe, recipe_to_toml
 from atmc.chain.rundir import RunDir
 from atmc.chain.runner import run
+from atmc.data import ImageData
 from atmc.errors import InputError
 
 
@@ -106,6 +109,32 @@ def test_a_run_goes_on_without_its_recipe_file(tiny: Any, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no recipe"):
         load_recipe(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ((torch.zeros(4, 1, 6, 6), torch.tensor([0, 1, 2, 3])), "test: label 3 of example 3 is out of range"),
+        (
+            (torch.zeros(4, 1, 5, 5), torch.zeros(4).long()),
+            r"test: the network does not take examples of shape \[1, 5, 5\]",
+        ),
+    ],
+)
+def test_evaluation_sets_are_looked_at_before_the_folder_becomes_a_run(
+    tiny: Any, tmp_path: Path, held: tuple[Any, Any], words: str
+) -> None:
+    examples = load_data(tiny)
+    wrong = RunData(examples.train, {"test": ImageData.from_tensors(*held, split="test")})
+    with pytest.raises(InputError, match=words):
+        run(tiny, tmp_path / "run", progress=None, data=wrong)
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_large_a_batch_is_not_blamed_on_the_schedule(tiny: Any, change: Any, tmp_path: Path) -> None:
+    recipe = change(tiny, data={"batch_size": 5000}, schedule={"cycle_epochs": 1, "burn_in_epochs": 6})
+    with pytest.raises(InputError, match=r"data\.batch_size = 5000 is larger than the 90 training examples"):
+        run(recipe, tmp_path / "run", progress=None)
 
 
 def test_a_run_from_before_a_setting_goes_on_without_it(tiny: Any, change: Any, tmp_path: Path) -> None:

@@ -153,8 +153,13 @@ def test_not_toml_is_one_line_with_the_place(tmp_path: Path) -> None:
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean digits-atmc"):
-        load_recipe("digits-amtc")
+    for name in ("digits-amtc", "Digits-ATMC"):
+        with pytest.raises(InputError, match=r"did you mean digits-atmc\?$"):
+            load_recipe(name)
+    with pytest.raises(InputError, match=r"^no recipe mine\.toml: there is no such file$"):
+        load_recipe("mine.toml")
+    with pytest.raises(InputError, match=r"^no recipe atmc$"):  # a sampler is no recipe, other than in Python
+        load_recipe("atmc")
 
 
 def test_no_cycle_after_burn_in_is_said_where_the_length_is_known() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from atmc import data
 from atmc.chain.settings import Recipe
@@ -57,20 +57,47 @@ def _get(name: str, split: str, root: str | None) -> Examples:
 
 
 def check_fits(model: nn.Module, examples: RunData, recipe: Recipe, likelihood: Any) -> None:
-    """One clear line where batch, network, examples and labels do not fit together."""
+    """One clear line where batch, network, examples and labels do not fit together.
+
+    Evaluation sets are looked at as the training set is: otherwise the first sample, perhaps hours later, finds out,
+    in a folder that is then a run on these data.
+    """
     train = examples.train
     if recipe.data.batch_size > len(train):
         raise InputError(
             f"data.batch_size = {recipe.data.batch_size} is larger than the {len(train)} training examples"
         )
-    few = train.subset(torch.arange(min(2, len(train))), "train")
+    check_labels(*first_outputs(model, train), train.labels, likelihood)
+    for split, found in examples.evaluate.items():
+        if len(found) and split != "train":
+            try:
+                check_labels(*first_outputs(model, found), found.labels, likelihood, evaluated=True)
+            except InputError as error:
+                raise InputError(f"{split}: {error}") from error
+
+
+def first_outputs(model: nn.Module, found: Examples) -> tuple[Tensor, Tensor]:
+    """What the network says about the first two examples of a set, and their labels."""
+    few = found.subset(torch.arange(min(2, len(found))), "train")
     x, y = next(iter(data.eval_batches(few, 2, "cpu", workers=0)))
     twin = copy.deepcopy(model).cpu().eval()
     try:
         with torch.no_grad():
             outputs = twin(x)
-    except (RuntimeError, ValueError, TypeError) as error:
-        shape, said = list(train.shape), str(error).splitlines()[0]
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        shape, said = list(found.shape), str(error).splitlines()[0]
         raise InputError(f"the network does not take examples of shape {shape}: {said}") from error
+    if not isinstance(outputs, Tensor):
+        raise InputError(f"the network must return one tensor, not a {type(outputs).__name__}")
+    return outputs, y
+
+
+def check_labels(outputs: Tensor, y: Tensor, labels: Tensor, likelihood: Any, evaluated: bool = False) -> None:
+    """`InputError` where first outputs and their labels `y`, or any of all the `labels`, do not go together.
+
+    Targets of a regression that is only `evaluated` may lack an axis of length 1, as `Evaluator` allows.
+    """
+    if evaluated and likelihood.task != "classification" and y.numel() == outputs.numel():
+        y = y.reshape(outputs.shape)
     likelihood.check_shapes(outputs, y)
-    likelihood.check_values(outputs, train.labels)
+    likelihood.check_values(outputs, labels)

@@ -4,13 +4,14 @@ A person meets recipes through this file, so each mistake ends in one line that 
 it, and offers the nearest valid one.
 """
 
+import difflib
 import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from atmc.chain.recipe_errors import explain, nearest
+from atmc.chain.recipe_errors import explain
 from atmc.chain.recipe_idle import left_behind
 from atmc.chain.recipe_rules import check_recipe
 from atmc.chain.settings import SECTIONS, Recipe, of_older_run
@@ -26,10 +27,11 @@ def recipe_folders() -> list[Path]:
     return [Path("recipes"), package / "recipes", package.parents[1] / "recipes"]
 
 
-def find_recipe(name: str | Path) -> Path:
+def find_recipe(name: str | Path, others: Sequence[str] = ()) -> Path:
     """The file of `name`: a path, the bare name of a recipe that ships (`digits-atmc`, `cifar10/sgd`), or a run's.
 
     A run directory stands for its recipe.toml, or, where that is gone, for its manifest, which has the text as well.
+    `others` are names that the caller would have taken too (samplers, in Python): only the error speaks of them.
     """
     path = Path(name)
     if path.is_file():
@@ -43,8 +45,19 @@ def find_recipe(name: str | Path) -> Path:
         if candidate.is_file():
             return candidate
         shipped += [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.toml"))]
-    hint = nearest(bare, shipped)
-    raise InputError(f"no recipe {name}" + (f"; did you mean {hint}?" if hint else ""))
+    raise InputError(f"no recipe {name}{_instead(str(name), bare, shipped, others)}")
+
+
+def _instead(name: str, bare: str, shipped: Sequence[str], others: Sequence[str]) -> str:
+    """What follows on "no recipe NAME": that there is no such file, and names that are like it in any case."""
+    said = ": there is no such file" if name.lower().endswith(".toml") else ""
+    known = {choice.lower(): choice for choice in (*shipped, *others)}
+    near = difflib.get_close_matches(bare.lower(), list(known), n=2 if others else 1, cutoff=0.6)
+    if bare.lower() in known:
+        near = [bare.lower()]
+    if near:
+        return f"{said}; did you mean {' or '.join(known[word] for word in near)}?"
+    return said + (f"; name a sampler ({', '.join(others)}) or a recipe file" if others else "")
 
 
 def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -109,10 +109,10 @@ class Runner:
         self.given_up: dict[int, str] = {}  # chains that diverged for good, and how
         self.keepers: list[Keeper] = []
         data = data if data is not None else load_data(recipe)
-        self.schedule = make_schedule(recipe, len(data.train))
         numbers = world.chains(recipe)
         first = model if model is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
         check_fits(first, data, recipe, build_likelihood(recipe))
+        self.schedule = make_schedule(recipe, len(data.train))  # only now: too large a batch would be blamed on it
         try_optimizer(recipe, first, device)
         feed = make_feed(recipe, data, device, world, chain_seed(recipe.seed, numbers[0], "order"))
         self.chains: list[Chain] = []
