@@ -21,6 +21,12 @@ def test_the_demo_tells_its_story_once_and_again(short):
     assert result.code == 0, result.err
     for word in ("ATMC (posterior predictive)", "SGD", "letters", "scrambled", "noise", "all but certain", "AUROC"):
         assert word in result.out, word
+    verdict = json.loads(atmc("doctor", "atmc-demo/atmc", "--json").out)[0]
+    (line,) = [line for line in result.out.splitlines() if line.startswith("The doctor: ")]
+    assert line.startswith(f"The doctor: t{verdict['title'][1:]}.")
+    assert verdict["level"] in ("warning", "problem"), "so short a run is not well"
+    assert verdict["evidence"] in line
+    assert line.endswith("More: atmc doctor atmc-demo/atmc")
     page = Path("atmc-demo/report.html")
     assert str(page.resolve()) in result.out
     text = page.read_text()
@@ -34,6 +40,7 @@ def test_the_demo_tells_its_story_once_and_again(short):
     samples = [p.stat().st_mtime_ns for p in sorted(Path("atmc-demo").rglob("samples/*"))]
     again = json.loads(atmc("demo", "--json").out)
     assert samples == [p.stat().st_mtime_ns for p in sorted(Path("atmc-demo").rglob("samples/*"))]
+    assert [run["doctor"] for run in again["runs"]] == [verdict["title"], None]
     assert [run["name"] for run in again["runs"]] == ["digits-atmc", "digits-sgd"]
     assert set(again["runs"][0]["strangers"]) == {"letters", "scrambled", "noise"}
     fails("demo", "--seed", "5", match="seed")

@@ -11,6 +11,7 @@ from PIL import Image
 from shell import atmc, fails
 from tiny_recipes import RECIPE
 
+from atmc.chain.schedule import make_schedule
 from atmc.data import load
 
 
@@ -76,6 +77,68 @@ def test_settings_for_pictures_follow_their_number(tmp_path):
     fails("sample", "folder:nowhere", match="no folder")
     pictures_of(Path("three"), 3)
     fails("sample", "folder:three", match="at least 16")
+
+
+def test_mistakes_in_settings_are_said_of_what_was_typed(tmp_path):
+    """Nobody who names a folder has heard of the recipe behind it, or of the lengths that were chosen for them."""
+    from atmc.cli.own_images import recipe_for
+
+    pictures_of(Path("pics"))
+
+    def told(*settings):
+        words = [word for setting in settings for word in ("--set", setting)]
+        line = fails("sample", "folder:pics", *words)
+        assert "digits" not in line
+        assert line.startswith("atmc: --set "), line
+        return line
+
+    line = told("schedule.epochs=2")
+    assert "--set schedule.epochs=2: 2 epochs of" in line
+    fewest = int(re.search(r"set schedule.epochs=(\d+) or more", line)[1])
+    for epochs in (fewest - 1, 1):
+        told(f"schedule.epochs={epochs}")
+    for enough in ([f"schedule.epochs={fewest}"], ["schedule.epochs=2", *re.findall(r"--set (\S+_epochs=\d+)", line)]):
+        made = make_schedule(recipe_for("folder:pics", enough), len(load("folder:pics?size=32")))
+        assert made.sample_after
+    line = told("schedule.epochs=20", "schedule.cycle_epochs=2")
+    assert line.endswith("or shorten what is not set: --set schedule.burn_in_epochs=5")
+    assert "shorten" not in told("schedule.epochs=2", "schedule.cycle_epochs=3")
+    told("schedule.burn_in_epochs=9000")
+    assert "unknown key sampler.temprature; did you mean sampler.temperature" in told("sampler.temprature=1")
+    assert told("sampler.lr=-1").startswith("atmc: --set sampler.lr=-1: sampler.lr = -1")
+    assert told("schedule.epochs=many").startswith("atmc: --set schedule.epochs=many: schedule.epochs")
+    assert told("nothing").count("--set") == 1
+
+
+def test_the_guide_says_what_is_done_with_a_folder_of_pictures(tmp_path):
+    """Its four commands, the first of them shortened, and what it says of the settings."""
+    from atmc.cli.own_images import CYCLES, SIDE, recipe_for
+
+    guide = (Path(__file__).parents[2] / "docs/guide.md").read_text(encoding="utf-8")
+    section = guide.partition("## Your own pictures\n")[2].partition("\n## ")[0]
+    said = " ".join(section.split())
+    pictures_of(Path("pictures"))
+    shutil.copy("pictures/even/1.png", "new.jpg")  # what a file is goes by what is in it
+    sample, *others = [shlex.split(line)[1:] for line in re.findall(r"^atmc .*$", section, re.M)]
+    assert [sample[0], *(words[0] for words in others)] == ["sample", "doctor", "report", "predict"]
+    recipe = recipe_for(sample[1])
+    assert f"{SIDE} × {SIDE} pixels" in said
+    assert recipe.data.name.endswith(f"?size={SIDE}")
+    model, plan = recipe.model, recipe.schedule
+    assert f"depth {model.depth} and width {model.width}" in said
+    assert (model.name, recipe.target.likelihood) == ("resnetpp", "noisy-dirichlet")
+    assert (recipe.sampler.temperature, recipe.data.augment) == (1.0, "none")
+    count = len(load(recipe.data.name))
+    samples = len(make_schedule(recipe, count).sample_after)
+    assert f"then {CYCLES} cycles, the first five of them burn-in, so {samples} samples" in said
+    assert plan.burn_in_epochs == 5 * plan.cycle_epochs
+    plain = re.findall(r"--set (target\.\S+?)`? ", said)
+    assert recipe_for(sample[1], plain).target.likelihood == "categorical"
+    short = ("schedule.epochs=2", "schedule.cycle_epochs=1", "schedule.burn_in_epochs=0")
+    made = atmc(*sample, *(word for change in short for word in ("--set", change)))
+    assert made.code == 0, made.err
+    for words in others:
+        assert atmc(*words).code == 0, words
 
 
 def test_a_run_that_was_stopped_is_reported_as_such(tmp_path):

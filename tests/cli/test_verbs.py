@@ -244,10 +244,16 @@ def test_distill(tiny):
     assert atmc("distill", tiny, "student").code == 2
 
 
-def test_data_verbs(tmp_path):
+def test_data_verbs(tmp_path, monkeypatch):
     listed = json.loads(atmc("data", "list", "--json").out)
     assert {"digits", "cifar10"} <= {info["name"] for info in listed}
     assert "Next: atmc data get" in atmc("data", "list").out
+    monkeypatch.setattr("atmc.cli.console.width", lambda: 80)
+    lines = [line.rstrip() for line in atmc("data", "list").out.splitlines()]
+    for pattern in (info["detail"] for info in listed if info["state"] == "pattern"):
+        assert f"  {pattern}" in lines, "whole, to be copied"
+    assert max(len(line) for line in lines) <= 80
+    assert any(re.match(r"fashion-mnist +60,000", line) for line in lines)
     got = atmc("data", "get", "digits").out
     assert "needs no fetching" in got
     assert "Next: atmc sample digits-atmc" in got

@@ -205,6 +205,50 @@ def test_a_drifting_chain_and_disagreeing_chains_are_found() -> None:
     assert "nan" not in str(doctor(healthy(mixing=replace(few, p_value=0.001), chains=2)))  # too short for an R-hat
 
 
+def test_what_differs_too_little_to_matter_is_not_said_to_be_alike() -> None:
+    """The same p-value warns where R-hat is large, and must not be called likeness where it is small."""
+    small = replace(well().mixing, p_value=0.001, rhat_loss=1.05)
+    found = find(healthy(mixing=small), "differ detectably, but too little to matter")
+    assert found.level == "ok"
+    assert "above 1.1 it matters" in found.evidence
+    assert not any("predict alike" in title for title in titles(healthy(mixing=small)))
+    assert "predict alike" in " ".join(titles(healthy(mixing=replace(small, p_value=0.3))))
+    assert find(healthy(mixing=replace(small, rhat_loss=1.95)), "do not predict alike").level == "warning"
+
+
+def test_a_few_samples_are_never_called_enough() -> None:
+    few = find(healthy(samples=3), "Averaging helps")
+    assert few.title == "Averaging helps"
+    assert "cannot be told from 3 samples" in few.evidence
+    assert find(healthy(samples=15, places=5), "Averaging helps").title == "Averaging helps"
+    assert "enough" in find(healthy(samples=8), "Averaging helps").title
+
+
+def test_small_scores_keep_digits_that_count_and_say_whose_they_are() -> None:
+    v = healthy()
+    assert v.scores is not None
+    tiny = {name: {**v.scores["single"], "nll": nll} for name, nll in
+            (("mean_single", 0.00501), ("predictive", 0.00475), ("single", 0.00402))}  # fmt: skip
+    sick = healthy(scores={**v.scores, **tiny}, doubling=(1e-5, 1e-5), late=None)
+    found = find(sick, "Averaging helps")
+    for said in ("0.00501 for one sample, the mean over all 20", "0.00402", "0.00475 for all together"):
+        assert said in found.evidence, found.evidence
+    assert "the last of them, the single sample of evaluate and report" in found.evidence
+    assert "NLL 0.00501 for one sample on average, 0.00475" in doctor(sick)[0].evidence
+
+
+def test_a_thermostat_that_moves_at_the_right_temperature_asks_for_no_burn_in() -> None:
+    moves = {"thermostat": (-66.0, 14.0, 680.0), "thermostat_top_trend": Trend(9.0, 0.9, 5e-5, 20)}
+    found = find(healthy(**moves), "still on its way")
+    assert found.level == "note"
+    assert found.action == ""
+    assert "The kinetic temperature is right all the same (1.01 ± 0.01 times T)" in found.evidence
+    for level in (Level(1.3, 0.02, 40), Level(np.nan, np.nan, 0)):
+        assert "burn_in_epochs" in find(healthy(**moves, kinetic=level), "still on its way").action
+    median = find(healthy(thermostat_trend=Trend(3.0, 0.9, 1e-5, 20)), "still on its way")
+    assert "burn_in" not in median.action
+
+
 def test_chains_that_keep_to_places_of_their_own() -> None:
     found = find(healthy(chains=4, pairs=PairGains(0.042, 0.050, 0.001, 0.001)), "places of its own")
     assert found.level == "note"

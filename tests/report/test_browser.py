@@ -4,6 +4,7 @@ import pytest
 from browser import BINARY, Browser
 from factory import report, run
 
+from atmc.report.facts import Finding
 from atmc.report.page import render
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium here (Debian: apt-get install chromium)")
@@ -75,3 +76,14 @@ def test_on_paper_the_legend_keeps_its_colours_and_its_plots(browser, page):
         assert browser.ask(f"{style}.background").startswith(("rgb(", "rgba(0, 0, 0, 0) linear-gradient(")), part
         assert browser.ask(f"{style}.printColorAdjust") == "exact", part
     assert browser.ask("getComputedStyle(document.querySelector('.legend')).breakAfter") == "avoid"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_option_of_a_command_is_torn_apart(browser, tmp_path, width):
+    command = "atmc sample runs/first --out runs/first-2 --set schedule.epochs=200 --set schedule.burn_in_epochs=100"
+    path = tmp_path / "report.html"
+    path.write_text(render(report(runs=(run(findings=(Finding("note", "So", "", f"Do it: {command}"),)),))), "utf-8")
+    browser.open(path, width)
+    assert browser.ask("document.querySelector('.findings code').textContent") == command
+    lines = "[...document.querySelectorAll('.findings code span')].map(s => s.getClientRects().length)"
+    assert browser.ask(lines) == [1, 1, 1, 1]

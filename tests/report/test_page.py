@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from factory import report, run
 
+from atmc.chain.settings import Recipe, TargetSection
 from atmc.report.facts import Finding
+from atmc.report.gather import _details
 from atmc.report.ink import Ink, page_svg
 from atmc.report.page import GENERATOR, render
 from atmc.report.plots import plots
@@ -172,3 +174,69 @@ def test_calibration_against_samples_and_the_area_under_risk_are_shown(page):
     names = [plot.name for plot in plots(report(runs=(without,)))]
     assert "nll-samples" in names
     assert "calibration-samples" not in names
+
+
+def perfect(**changes):
+    """A run without a mistake, all along."""
+    made = run(**BARE, **changes)
+    right = np.ones_like(made.growth.accuracy)
+    none = replace(made.risk, risk=np.zeros_like(made.risk.risk), area=0.0)
+    growth = replace(made.growth, accuracy=right, gap=np.zeros_like(right))
+    scores = replace(made.predictive, accuracy=1.0)
+    return replace(made, growth=growth, risk=none, risk_single=none, predictive=scores, single=scores)
+
+
+def drawn(made, name):
+    """The axes of one plot."""
+    (plot,) = [plot for plot in plots(report(runs=(made,))) if plot.name == name]
+    figure = plot.draw(Ink.paper())
+    figure.draw_without_rendering()
+    return figure.axes[0]
+
+
+def test_plots_of_a_run_without_mistakes_stay_within_what_can_be():
+    for name in ("accuracy-samples", "calibration-samples"):
+        low, high = drawn(perfect(), name).get_ylim()
+        assert low >= -0.01
+        assert high <= 1.01
+    axes = drawn(perfect(), "risk-coverage")
+    assert [text.get_text() for text in axes.texts] == ["No mistakes"]
+    assert not any(line.get_clip_on() for line in axes.lines), "a line on the floor is half hidden by it"
+    assert len(drawn(run(**BARE), "risk-coverage").texts) == 0
+    one = replace(perfect(), risk_single=run(**BARE).risk_single)  # mistakes of the last sample alone
+    axes = drawn(one, "risk-coverage")
+    assert len(axes.texts) == 0
+    assert axes.get_ylim()[1] >= one.risk_single.risk.max()
+
+
+def test_the_doctors_command_is_a_block_that_breaks_between_options():
+    command = "atmc sample runs/a --out runs/a-2 --set schedule.epochs=200 --set schedule.burn_in_epochs=100"
+    found = (
+        Finding("warning", "The loss is falling.", "By 3.", f"Lengthen it: {command}"),
+        Finding("note", "It is so", "Why.", "Think: then act."),
+        Finding("note", "In Python", "Why.", "Do it: atmc.sample(model, data, out='x')"),
+    )
+    page = render(report(runs=(run(**BARE, findings=found),)))
+    blocks = re.findall(r"<pre><code>(.*?)</code></pre>", page)
+    assert [re.sub(r"<.*?>", "", block) for block in blocks] == [command, "atmc.sample(model, data, out=&#39;x&#39;)"]
+    parts = ["atmc sample runs/a", "--out runs/a-2", "--set schedule.epochs=200", "--set schedule.burn_in_epochs=100"]
+    assert re.findall(r"<span>(.*?)</span>", blocks[0]) == parts
+    assert "<em>Lengthen it:</em>" in page
+    assert "<em>Think: then act.</em>" in page
+
+
+def test_what_was_run_is_said_in_words():
+    page = render(report(runs=(run(**BARE, chains=2, data="tensors"), *report().runs[1:])))
+    for said in (
+        "12 samples of 2 chains",
+        "1 network<",
+        "tensors given in Python, not augmented",
+        "2 × 120 epochs, 41 s",
+    ):
+        assert said in page, said
+    assert "augmented: crop-flip" in render(report(runs=(run(**BARE, augment="crop-flip"),)))
+    for samples, said in ((1, "1 sample of 1 chain"), (14, "14 samples of 1 chain")):
+        assert run(**BARE, samples=samples).samples_said == said
+    for prior, said in (("none", "no prior"), ("custom", "a prior of one's own"), ("gaussian", "gaussian prior")):
+        recipe = Recipe(target=TargetSection(prior=prior))
+        assert _details({}, recipe)["Target"] == f"categorical likelihood, {said}"

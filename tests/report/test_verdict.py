@@ -72,6 +72,23 @@ def test_a_problem_found_by_the_doctor_comes_before_praise():
     assert verdict(report(runs=(sick,)))[1] == "Do not rely on it yet: the chain is 40 times too hot."
 
 
+def test_a_warning_is_not_left_to_the_end_of_the_page():
+    found = [Finding("warning", "This chain needs attention: 1 warning"), Finding("warning", "The loss is falling")]
+    said = verdict(report(runs=(run(findings=tuple(found)), *report().runs[1:])))
+    assert said[2:] == ("The doctor warns of digits-atmc: the loss is falling.",)
+    found.append(Finding("problem", "It froze."))
+    assert "it froze" in verdict(report(runs=(run(findings=tuple(found)),)))[1]
+    assert len(verdict(report(runs=(run(findings=tuple(found)),)))) == 2, "said once"
+    assert len(verdict(report())) == 2
+
+
+def test_no_gap_is_said_where_it_would_read_as_none():
+    made = run()
+    bins_ = replace(made.bins, confidence=np.full(8, 0.9999))
+    flawless = replace(made, bins=bins_, predictive=replace(made.predictive, accuracy=1.0))
+    assert "Its confidence matches its accuracy" in verdict(report(runs=(flawless,)))[1]
+
+
 def test_each_is_one_sentence():
     for sentence in verdict(report()):
         assert sentence.endswith(".")

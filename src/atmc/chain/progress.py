@@ -12,6 +12,8 @@ from typing import Any, TextIO
 from atmc.chain.schedule import Schedule
 
 Row = Mapping[str, Any]
+ROOMY = 110  # columns of a terminal from which on the live line has the cycle and the speed too
+BAR, SHORTEST = 20, 5  # columns of the bar, and of one that still shows anything
 
 
 class Progress:
@@ -60,33 +62,40 @@ class PlainProgress(Progress):
 
 
 class RichProgress(Progress):
-    """One live line with a bar; samples and notes scroll by above it."""
+    """One live line with a bar; samples and notes scroll by above it. Both fit the terminal, however narrow."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bars
 
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[said]}"))
+        self._bar = BarColumn(bar_width=BAR)
+        columns = (TextColumn("{task.description}"), self._bar, TextColumn("{task.fields[said]}"))
         self._bars = Bars(*columns, console=Console(stderr=True), transient=True)
+        self._name = ""
         self._pace: _Pace | None = None
         self._task: Any = None
 
     def begin(self, name: str, schedule: Schedule, chains: int, done: int) -> None:
         from rich.markup import escape
 
+        self._name = name
         self._pace = _Pace(schedule, chains, done)
         self._task = self._bars.add_task(escape(name), total=schedule.steps, completed=done, said="starting …")
         self._bars.start()
 
     def row(self, row: Row, samples: int) -> None:
+        from rich.markup import escape
+
         assert self._pace is not None
-        left = self._pace.left(row)
+        width = self._bars.console.width
         if row["event"] == "sample":
-            self.note(f"{place(row, self._pace)}  {describe_sample(row)}")
+            for line in sample_lines(row, self._pace, width):
+                self.note(line)
         elif row["event"] == "log":
-            said = f"{place(row, self._pace)}  {describe(row, samples)}  {clock(left)} left"
-            self._bars.update(self._task, completed=row["step"], said=said)
+            name, bar, said = live_line(self._name, row, samples, self._pace, width)
+            self._bar.bar_width = min(self._bar.bar_width or bar, bar)  # it does not jump with each digit more or less
+            self._bars.update(self._task, completed=row["step"], description=escape(name), said=escape(said))
 
     def note(self, text: str) -> None:
         self._bars.console.print(text, markup=False, highlight=False)
@@ -109,39 +118,82 @@ class _Pace:
         return (time.monotonic() - self.began) / made * (self.schedule.steps - int(row["step"]))
 
 
-def place(row: Row, pace: _Pace) -> str:
+def place(row: Row, pace: _Pace, cycle: bool = True) -> str:
     """Where in the run a row belongs."""
     schedule = pace.schedule
     epochs = schedule.epoch(schedule.steps)
     said = f"epoch {row['epoch']:.0f}/{epochs:.0f}"
-    if len(schedule.cycle_ends) > 1:
+    if cycle and len(schedule.cycle_ends) > 1:
         said += f"  cycle {schedule.cycle(int(row['step']) - 1) + 1}/{len(schedule.cycle_ends)}"
-    return said + (f"  chain {row['chain']}" if pace.chains > 1 else "")
+    return said + (f"  {_chain(row)}" if pace.chains > 1 else "")
 
 
-def describe(row: Row, samples: int) -> str:
+def _chain(row: Row) -> str:
+    return f"chain {row['chain']}"
+
+
+def describe(row: Row, samples: int, speed: bool = True) -> str:
     """Loss, temperature, samples and speed of a log row."""
     parts = [f"loss {row['loss']:.4f}"]
     if row.get("kinetic_temperature") is not None:
         parts.append(f"T {row['kinetic_temperature']:.3g}/{row['temperature']:.3g}")
     parts.append(f"samples {samples}")
-    if row.get("images_per_second"):
+    if speed and row.get("images_per_second"):
         parts.append(f"{row['images_per_second']:,.0f} img/s")
     return "  ".join(parts)
 
 
+def live_line(name: str, row: Row, samples: int, pace: _Pace, width: int) -> tuple[str, int, str]:
+    """The name, the columns of the bar, and the words of the live line in a terminal of `width` columns.
+
+    What a person waits for, the time left, is the last to go: below `ROOMY` columns there is neither the cycle nor the
+    speed; then the bar shrinks, then the name, and where that is not enough, how the chain is gives way to how long.
+    """
+    roomy = width >= ROOMY
+    where, left = place(row, pace, cycle=roomy), f"{clock(pace.left(row))} left"
+    said = f"{where}  {describe(row, samples, speed=roomy)}  {left}"
+    if len(said) > width - SHORTEST - 2:
+        said = f"{where}  {left}"
+    room = width - len(said) - 2  # a column between each two
+    name = _shortened(name, max(room - SHORTEST, 0))
+    return name, max(min(BAR, room - len(name)), 1), said
+
+
+def _shortened(name: str, room: int) -> str:
+    if len(name) <= room:
+        return name
+    return f"{name[: room - 1]}…" if room > 3 else ""  # a letter or two name nothing
+
+
 def describe_sample(row: Row) -> str:
     """The scores of a new sample, alone and averaged with those before."""
-    said = f"sample {row['index'] + 1}"
+    return "  ".join([f"sample {row['index'] + 1}", *_scores(row)])
+
+
+def sample_lines(row: Row, pace: _Pace, width: int) -> list[str]:
+    """`describe_sample` for a terminal of `width` columns: on one line, without its place or a line for each split."""
+    line = f"{place(row, pace)}  {describe_sample(row)}"
+    if len(line) <= width:
+        return [line]
+    start = f"{_chain(row)}  " if pace.chains > 1 else ""  # the live line has the rest
+    line = f"{start}{describe_sample(row)}"
+    if len(line) <= width:
+        return [line]
+    return [f"{start}sample {row['index'] + 1}", *(f"  {scores}" for scores in _scores(row))]
+
+
+def _scores(row: Row) -> list[str]:
+    """One text for each split that the sample was scored on."""
+    said = []
     for split, scores in row.get("scores", {}).items():
         one, all_ = scores["single"], scores["predictive"]
         if "nll" in one:
-            said += (
-                f"  {split}: {one['accuracy']:.2%} / {one['nll']:.4f} alone, "
-                f"{all_['accuracy']:.2%} / {all_['nll']:.4f} averaged"
+            said.append(
+                f"{split}: accuracy {one['accuracy']:.2%}, averaged {all_['accuracy']:.2%}; "
+                f"NLL {one['nll']:.4f}, averaged {all_['nll']:.4f}"
             )
         else:
-            said += f"  {split}: rmse {one['rmse']:.4g} alone, {all_['rmse']:.4g} averaged"
+            said.append(f"{split}: RMSE {one['rmse']:.4g}, averaged {all_['rmse']:.4g}")
     return said
 
 

@@ -22,11 +22,18 @@ def data_list(*, as_json: bool) -> int:
         return 0
     rows = []
     for info in infos:
+        if info.state == "pattern":
+            continue
         shape = "–" if info.shape is None else " × ".join(str(n) for n in info.shape)
         sizes = "–" if info.train is None else f"{info.train:,} / {'–' if info.test is None else f'{info.test:,}'}"
-        name = info.detail if info.state == "pattern" else info.name
-        rows.append((name, sizes, shape, "" if info.state == "pattern" else info.state, info.summary))
+        rows.append((info.name, sizes, shape, info.state, info.summary))
     table(("name", "train / test", "shape", "state", "what it is"), rows, left=(0, 3, 4))
+    say()
+    say("Also, with a path or a shape of your own:")
+    for info in infos:
+        if info.state == "pattern":  # on lines of their own: in a column they would break where nobody can copy them
+            say(f"  {printable(info.detail)}")
+            say(f"      {printable(info.summary)}")
     missing = next((info.name for info in infos if info.state == "absent"), None)
     next_step(command("atmc", "data", "get", missing) if missing else "atmc sample digits-atmc")
     return 0

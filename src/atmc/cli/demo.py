@@ -48,7 +48,7 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
     if as_json:
         emit(_machine(data, page, spent))
         return 0
-    _tell(data, page, spent)
+    _tell(data, runs[0], page, spent)
     doubted = out / "least-sure.png"  # something to predict at once: few people have digits of 8 × 8 pixels at hand
     doubted.write_bytes(data.runs[0].least_sure[0].png)
     next_step(
@@ -58,15 +58,17 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
     return 0
 
 
-def _tell(data: ReportData, page: Path, spent: float) -> None:
+def _tell(data: ReportData, run: Path, page: Path, spent: float) -> None:
     from atmc.cli.results import print_table
     from atmc.report.verdict import verdict
 
     say()
     print_table(data)
     say()
-    for sentence in verdict(data):
+    for sentence in verdict(data)[:2]:  # the doctor has a line of its own, also where it has nothing against it
         say(printable(sentence))
+    if data.runs[0].findings:
+        say(f"{printable(_health(data.runs[0]))} More: {printable(command('atmc', 'doctor', run))}")
     say()
     say("Images that are not digits, and how often doubt tells them from digits (AUROC; chance is 50 %):")
     sampled, trained = data.runs
@@ -77,6 +79,14 @@ def _tell(data: ReportData, page: Path, spent: float) -> None:
     say(f"  {_certain(sampled)}; {_certain(trained)}.")
     say()
     say(f"The report, after {spent:.0f} s: {printable(page.resolve())}")
+
+
+def _health(run: RunFacts) -> str:
+    """What the doctor says of the chain, in a sentence or two."""
+    whole = run.findings[0]
+    # The verdict's evidence is the first of its troubles, or a line of figures where it has none.
+    why = f" {whole.evidence}" if whole.level in ("warning", "problem") else ""
+    return f"The doctor: {whole.title[:1].lower()}{whole.title[1:].rstrip('.')}.{why}"
 
 
 def _short(run: RunFacts) -> str:
@@ -103,6 +113,7 @@ def _machine(data: ReportData, page: Path, spent: float) -> dict[str, object]:
                 "predictive": run.predictive.as_dict(),
                 "samples": run.samples,
                 "strangers": {stranger.name: stranger.auroc for stranger in run.strangers},
+                "doctor": run.findings[0].title if run.findings else None,
             }
             for run in data.runs
         ],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from atmc.chain.settings import Recipe
 
 PREFIX = "folder:"
+BASE = "digits-atmc"  # the demo's recipe
 SIDE = 32  # pixels, where no size is asked for: minutes on a CPU
 RATE = 0.01  # of the SGD that the sampler would be without its noise
 WARM_STEPS, WARM_LR = 400, 0.01
@@ -64,7 +65,58 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
     }
     if any(setting.replace(" ", "") == "schedule.warm_start_epochs=0" for setting in settings):
         del own["schedule.warm_start_lr"]
-    return load_recipe("digits-atmc", [*(f"{key}={value}" for key, value in own.items()), *settings])
+    _check_lengths(own, settings, count)
+    try:
+        return load_recipe(BASE, [*(f"{key}={value}" for key, value in own.items()), *settings])
+    except InputError as error:
+        raise InputError(_in_their_words(str(error), settings)) from None
+
+
+def _check_lengths(own: Mapping[str, object], settings: Sequence[str], count: int) -> None:
+    """Lengths that leave no sample: said of what was typed, with the fewest epochs that do.
+
+    The recipe's own line would be about a cycle and a burn-in that were chosen here, and that nobody has typed.
+    """
+    given = _keys(settings)
+    if given.keys() & {"schedule.kind", "schedule.sample_every_steps"}:
+        return  # no cycles, or samples at other times than their ends
+    keys = [f"schedule.{name}" for name in ("epochs", "cycle_epochs", "burn_in_epochs")]
+    try:
+        epochs, cycle, burn_in = (int(str(given.get(key, own[key]))) for key in keys)
+    except ValueError:
+        return  # no whole number, as the recipe will say
+    if min(epochs, cycle) < 1 or burn_in < 0:
+        return  # so it will of these
+    fewest = (burn_in // cycle + 1) * cycle
+    if epochs >= fewest:
+        return
+    less = {keys[1]: max(1, epochs // CYCLES), keys[2]: epochs // 4}
+    short_cycle, short_burn_in = (int(given.get(key, value)) for key, value in less.items())
+    shorter = ""
+    if (short_burn_in // short_cycle + 1) * short_cycle <= epochs:
+        sets = " ".join(f"--set {key}={value}" for key, value in less.items() if key not in given)
+        shorter = f", or shorten what is not set: {sets}"
+    typed = " ".join(f"--set {key}={given[key]}" for key in keys if key in given)
+    raise InputError(
+        f"{typed}: {epochs} epoch{'s' * (epochs != 1)} of {count} pictures are too few for a sample, with cycles of "
+        f"{cycle} and a burn-in of {burn_in}: set {keys[0]}={fewest} or more{shorter}"
+    )
+
+
+def _in_their_words(line: str, settings: Sequence[str]) -> str:
+    """A mistake in a setting, said of the `--set` that made it: the recipe behind it is not one that anybody named."""
+    from atmc.chain.recipe import find_recipe
+
+    line = line.removeprefix(f"{find_recipe(BASE)}: ")
+    if line.startswith("--set "):
+        return line
+    typed = [f"--set {key}={value}" for key, value in _keys(settings).items() if key in line]
+    return f"{' '.join(typed)}: {line}" if typed else line
+
+
+def _keys(settings: Sequence[str]) -> dict[str, str]:
+    """What was typed after each `--set`, by key; the last one counts."""
+    return {key.strip(): value.strip() for key, _, value in (setting.partition("=") for setting in settings)}
 
 
 def _look(name: str) -> None:

@@ -108,7 +108,7 @@ def summary_line(vitals: Vitals) -> str:
         parts.append(f"R-hat {vitals.mixing.rhat_loss:.2f} of the loss, {typical:.2f} of single examples")
     if vitals.scores is not None and vitals.samples > 1:
         single, average = vitals.scores["mean_single"]["nll"], vitals.scores["predictive"]["nll"]
-        parts.append(f"NLL {single:.3f} for one sample, {average:.3f} for all together")
+        parts.append(f"NLL {samples.nats(single)} for one sample on average, {samples.nats(average)} for all together")
     return "; ".join(parts) + "."
 
 

@@ -196,11 +196,18 @@ def thermostat(v: Vitals) -> list[Advice]:
         moved = abs(trend.slope) * max(trend.points - 1, 0)
         if not (trend.p_value < SIGNIFICANT and moved > least):
             continue
-        start = f", or start it nearer (sampler.thermostat_init = {middle:.3g})" if which == "median" else ""
-        action = make_lighter(v) if heavy else longer_burn_in(v, f"Lengthen schedule.burn_in_epochs{start}")
         evidence = f"{place} Its {which} has moved by {moved:.3g} since burn-in (p = {trend.p_value:.1g})."
         # A thermostat on its way does harm by the temperature that it has not reached; where that is right, it is news.
         grade = "warning" if any(abs(level.mean - 1.0) > TOLERABLE for level in levels) else "note"
+        nearer = f"start it nearer (sampler.thermostat_init = {middle:.3g})" if which == "median" else ""
+        if heavy:
+            action = make_lighter(v)
+        elif grade == "note" and np.isfinite(v.kinetic.mean):
+            # Momenta are as warm as asked, and a light thermostat has had time: burn-in for its sake would be in vain.
+            evidence += f" The kinetic temperature is right all the same ({_around(v.kinetic)} times T)."
+            action = f"Nothing for this run; another may {nearer}." if nearer else ""
+        else:
+            action = longer_burn_in(v, "Lengthen schedule.burn_in_epochs" + (f", or {nearer}" if nearer else ""))
         found.append(Advice(grade, "The thermostat is still on its way", evidence, action, words(trend.p_value)))
         break
     if v.silent > 0.5:

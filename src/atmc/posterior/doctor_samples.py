@@ -24,6 +24,11 @@ def middle(values: Floats) -> float:
     return float(np.median(known)) if known.size else float("nan")
 
 
+def nats(value: float) -> str:
+    """An NLL with three digits that count: one of 0.00501 and one of 0.00475 must not read the same."""
+    return f"{value:.3f}" if not abs(value) < 0.1 else f"{value:#.3g}"
+
+
 def mixed(v: Vitals) -> list[Advice]:
     """Do chains, or the halves of one, predict alike?"""
     m = v.mixing
@@ -38,7 +43,8 @@ def mixed(v: Vitals) -> list[Advice]:
     typical = middle(m.rhat)
     evidence = f"Reordering the {m.samples} {v.unit}s at random looks as uneven with probability {m.p_value:.2g}."
     if np.isfinite(m.rhat_loss) and np.isfinite(typical):  # chains of a few samples have none
-        evidence += f" R-hat is {m.rhat_loss:.2f} for the loss and {typical:.2f} for the median {v.split} example."
+        evidence += f" R-hat is {m.rhat_loss:.2f} for the loss and {typical:.2f} for the median {v.split} example"
+        evidence += f"; above {UNMIXED:g} it matters."
     alike = max(m.rhat_loss, typical) <= UNMIXED  # not where they are not known
     if m.p_value < SIGNIFICANT and not alike:
         more = "lengthen schedule.burn_in_epochs and schedule.epochs"
@@ -49,6 +55,8 @@ def mixed(v: Vitals) -> list[Advice]:
         return [Advice("warning", f"{who} do not predict alike", evidence, action, words(m.p_value))]
     if not alike:
         return [cannot_tell(f"whether {who[0].lower()}{who[1:]} predict alike", evidence, go_on(v, "Run longer"))]
+    if m.p_value < SIGNIFICANT:  # many samples show differences of any size
+        return [Advice("ok", f"{who} differ detectably, but too little to matter", evidence)]
     return [Advice("ok", f"{who} predict alike", evidence)]
 
 
@@ -95,20 +103,25 @@ def learned(v: Vitals) -> list[Advice]:
 
 
 def averaging(v: Vitals) -> list[Advice]:
-    """What does the average gain, and would more samples gain more?"""
+    """What does the average gain, and would more samples gain more?
+
+    One sample stands for all of them here, so it is their mean; what `atmc evaluate` and the report's table call the
+    single sample is the last one, which may be better or worse than that, and is named beside it.
+    """
     if v.scores is None or v.samples < 2:
         return []
     single, average = v.scores["mean_single"]["nll"], v.scores["predictive"]["nll"]
     evidence = (
-        f"On {v.split} the NLL is {single:.3f} for one sample on average "
-        f"and {average:.3f} for all {v.samples} together."
+        f"On {v.split} the NLL is {nats(single)} for one sample, the mean over all {v.samples} (the last of them, the "
+        f"single sample of evaluate and report, has {nats(v.scores['single']['nll'])}), and {nats(average)} for all "
+        "together."
     )
     late = v.late
     if late is not None and late.ahead > HARM * average and late.ahead > 3 * late.error:
         action = longer_burn_in(v, "Drop the early samples (posterior[k:]), or lengthen schedule.burn_in_epochs")
         which = f"the last {late.samples}" + (" places" if v.unit == "place" else "")
-        evidence += f" {which.capitalize()} alone have {late.late:.3f}, less by {late.ahead:.3f} ± {late.error:.3f}"
-        evidence += f"; as many at random do as well with probability {late.p_value:.2g}."
+        evidence += f" {which.capitalize()} alone have {nats(late.late)}, less by {nats(late.ahead)} ± "
+        evidence += f"{nats(late.error)}; as many at random do as well with probability {late.p_value:.2g}."
         if late.p_value < SIGNIFICANT:
             title = "The last samples alone are better than all together"
             return [Advice("warning", title, evidence, action, words(late.p_value))]
@@ -120,9 +133,12 @@ def averaging(v: Vitals) -> list[Advice]:
         return [Advice("note", "Averaging gains next to nothing", evidence, action, "certain")]
     more, spread = v.doubling
     if more > 0.01 * average and more > spread / 2:
-        evidence += f" Twice as many should gain about {more:.3f} more."
+        evidence += f" Twice as many should gain about {more:.2g} more."
         return [Advice("note", "More samples would still help", evidence, go_on(v, "Run longer"), "likely")]
-    evidence += f" Twice as many would gain about {max(more, 0.0):.3f}."
+    if v.units < FEW:
+        evidence += f" What more would gain cannot be told from {plural(v.units, v.unit)}."
+        return [Advice("ok", "Averaging helps", evidence)]
+    evidence += f" Twice as many would gain about {more:.2g}." if more > 0 else " Twice as many would gain nothing."
     return [Advice("ok", "Averaging helps, and there are samples enough", evidence)]
 
 

@@ -169,6 +169,19 @@ class RunFacts:
         return called(self.data, self.split)
 
     @property
+    def data_said(self) -> str:
+        """The data set as it is named to commands, or that it has no name."""
+        return "tensors given in Python" if self.data == OWN else self.data
+
+    @property
+    def samples_said(self) -> str:
+        """How many networks there are, and of how many chains."""
+        if not self.is_posterior:
+            return f"{self.samples} network{'s' * (self.samples != 1)}"
+        made = f"{self.samples} sample{'s' * (self.samples != 1)}"
+        return f"{made} of {self.chains} chain{'s' * (self.chains != 1)}"
+
+    @property
     def noun(self) -> str:
         """What one of these is called, with an s."""
         return self.what.rpartition(" ")[2]

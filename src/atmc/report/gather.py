@@ -226,7 +226,9 @@ def _findings(reading: Reading, notes: list[str]) -> tuple[Finding, ...]:
 def _network(reading: Reading) -> str:
     section = reading.recipe.model
     if section.name == "custom":
-        return str(reading.run.manifest.get("network", {}).get("class", "a network of one's own"))
+        made = str(reading.run.manifest.get("network", {}).get("class", ""))
+        name = made.rpartition(".")[2]  # kept with its module, which for a script's or a notebook's own is "__main__"
+        return f"{name}, a network of one's own" if name else "a network of one's own"
     label = {"resnetpp": "ResNet++", "resnet": "ResNet", "mlp": "MLP"}.get(section.name, section.name)
     size = sum(p.numel() for p in reading.run.model().parameters())
     return f"{label}-{section.depth}×{section.width}, {size / 1e6:.2f} M parameters"
@@ -244,7 +246,8 @@ def _device(manifest: dict[str, Any]) -> str:
 
 def _details(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
     versions = manifest.get("versions") or {}
-    target = f"{recipe.target.likelihood} likelihood, {recipe.target.prior} prior"
+    prior = {"none": "no prior", "custom": "a prior of one's own"}.get(recipe.target.prior)
+    target = f"{recipe.target.likelihood} likelihood, {prior or f'{recipe.target.prior} prior'}"
     details = {"Target": target, "Seed": str(recipe.seed)}
     for key in ("atmc", "torch", "python"):
         if key in versions:

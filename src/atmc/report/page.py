@@ -5,12 +5,14 @@ markup let through is the plots' SVG (drawn by us, with text escaped by matplotl
 """
 
 import base64
+import re
 from importlib import resources
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from atmc.posterior.remedies import split_command
 from atmc.report import table
 from atmc.report.facts import ReportData
 from atmc.report.ink import DARK, LIGHT, SERIES, Ink, page_svg
@@ -26,6 +28,7 @@ def render(data: ReportData) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"percent": _percent, "duration": table.duration, "datauri": _data_uri}
+    environment.filters |= {"prescription": _prescription}
     ink = Ink.page()
     drawn = {plot.name: Markup(page_svg(plot.draw(ink), plot.name, plot.label)) for plot in plots(data)}
     rows = table.rows(data.runs)
@@ -85,6 +88,17 @@ def _shown(row: table.Row, bests: dict[str, float]) -> dict[str, Any]:
 
 def _data_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+
+
+def _prescription(action: str) -> tuple[str, list[str]]:
+    """What the doctor says to do, as a sentence and the command that does it, if there is one.
+
+    The command comes in the parts that stay on one line each: options with their values, or a call's arguments.
+    """
+    sentence, command = split_command(action)
+    if not command:
+        return action, []
+    return f"{sentence}:", re.split(r" (?=--)" if command.startswith("atmc ") else " ", command)
 
 
 def _percent(share: float | None) -> str:

@@ -112,18 +112,26 @@ def _single(colour: str, ink: Ink) -> dict[str, Any]:
 
 def _risk(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
     with sheet(ink, WIDE, "Share of images answered, surest first", "Error rate among the answered") as (figure, axes):
-        for i, run in enumerate(runs):
-            colour = ink.series(i)
-            if run.samples_weights:
-                x, y = _thin(run.risk_single.coverage, run.risk_single.risk)
-                style = {k: v for k, v in _single(colour, ink).items() if not k.startswith("marker")}
-                axes.plot(x, y, **style, label=f"{_short(run.name)}, single sample")
-            x, y = _thin(run.risk.coverage, run.risk.risk)
-            axes.plot(x, y, color=colour, label=_short(run.name))
         # The surest are all right in a good network: begin where the first mistake is near.
         starts = [run.risk.coverage[np.argmax(run.risk.risk > 0)] for run in runs if (run.risk.risk > 0).any()]
-        axes.set_xlim(max(0.0, np.floor(10 * min(starts, default=0.0)) / 10 - 0.1), 1)
+        start = max(0.0, np.floor(10 * min(starts, default=0.0)) / 10 - 0.1)
+        highest = 0.0
+        for i, run in enumerate(runs):
+            colour = ink.series(i)
+            whole: dict[str, Any] = {"color": colour, "label": _short(run.name)}
+            single = {k: v for k, v in _single(colour, ink).items() if not k.startswith("marker")}
+            single["label"] = f"{_short(run.name)}, single sample"
+            curves = [(run.risk_single, single)] if run.samples_weights else []
+            for curve, style in (*curves, (run.risk, whole)):
+                seen = curve.coverage >= start
+                x, y = _thin(curve.coverage[seen], curve.risk[seen])
+                axes.plot(x, y, **style, clip_on=False)  # on the floor, half of a line would be cut
+                highest = max(highest, float(np.max(y, initial=0.0)))
+        axes.set_xlim(start, 1)
         axes.set_ylim(bottom=0)
+        if highest == 0:  # nothing to scale by, and all on the floor: without a word, a plot that has failed
+            axes.set_ylim(0, 0.01)
+            axes.text(0.5, 0.5, "No mistakes", transform=axes.transAxes, ha="center", va="center", color=ink.muted)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(_PERCENT)
         axes.yaxis.set_major_formatter(_PERCENT)
@@ -155,6 +163,9 @@ def _growth(runs: tuple[RunFacts, ...], score: str, ink: Ink) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if score != "nll":
             axes.yaxis.set_major_formatter(_PERCENT)
+            low, high = axes.get_ylim()  # margins that no share can lie in are cut to what a marker needs
+            edge = 0.02 * (high - low)
+            axes.set_ylim(max(low, -edge), min(high, 1.0 + edge))
         _legend(axes, ink, "best")
         return figure
 

@@ -1,4 +1,5 @@
 """The verdict in two sentences: how good it is against what it is compared with, and whether its doubt can be believed.
+A third says whom the doctor warns of, if anybody.
 
 Nothing is said to be ahead that the test set cannot tell apart: differences between runs are paired by image and must
 be twice their standard error.
@@ -11,10 +12,10 @@ import numpy as np
 from atmc.report.facts import ReportData, RunFacts, Scores
 
 
-def verdict(data: ReportData) -> tuple[str, str]:
-    """The two sentences at the top of the page."""
+def verdict(data: ReportData) -> tuple[str, ...]:
+    """The two sentences at the top of the page, and a third where a chain needs attention."""
     best = min(data.runs, key=lambda run: _finite(_headline(run).nll))
-    return _how_good(best, data.runs), _how_honest(best)
+    return _how_good(best, data.runs), _how_honest(best), *_warned(best, data.runs)
 
 
 def _headline(run: RunFacts) -> Scores:
@@ -77,11 +78,22 @@ def _how_honest(run: RunFacts) -> str:
     return f"{_calibrated(run)}; {_refusal(run)}."
 
 
+def _warned(best: RunFacts, runs: tuple[RunFacts, ...]) -> list[str]:
+    """What the doctor holds against the chains, but for what has just been said of the best."""
+    ill = []
+    for run in runs:
+        grave = [f for f in run.findings[1:] or run.findings if f.level in ("warning", "problem")]
+        if grave and not (run is best and any(f.level == "problem" for f in run.findings)):
+            more = f" (and {len(grave) - 1} more)" if len(grave) > 1 else ""
+            ill.append(f"{_who(run)}: {grave[0].title[:1].lower()}{grave[0].title[1:].rstrip('.')}{more}")
+    return [f"The doctor warns of {'; and of '.join(ill)}."] if ill else []
+
+
 def _calibrated(run: RunFacts) -> str:
     scores = _headline(run)
     gap = float(np.mean(run.bins.confidence)) - scores.accuracy
     error = math.sqrt(max(scores.accuracy * (1 - scores.accuracy), 1e-12) / max(run.examples, 1))
-    if abs(gap) <= 2 * error:
+    if abs(gap) <= max(2 * error, 0.0005):  # where nothing is mistaken there is no error, and 0.0 points are none
         seen = f"{run.examples:,} {run.noun}"
         return f"Its confidence matches its accuracy as closely as {seen} can tell (ECE {scores.ece:.3f})"
     side = "more" if gap > 0 else "less"

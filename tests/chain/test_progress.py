@@ -1,0 +1,109 @@
+"""What a run says while it goes on: it fits the terminal, says how long it takes, and names its numbers."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atmc.chain.progress import BAR, ROOMY, SHORTEST, _Pace, describe_sample, live_line, sample_lines
+from atmc.chain.schedule import make_schedule
+from atmc.chain.settings import DataSection, Recipe, ScheduleSection
+
+LOG = {"event": "log", "step": 709, "epoch": 35.0, "chain": 0, "loss": 19.5956, "kinetic_temperature": 0.967}
+LOG |= {"temperature": 1.0, "images_per_second": 9985.0}
+SCORE = {"single": {"accuracy": 0.976, "nll": 0.0759}, "predictive": {"accuracy": 0.982, "nll": 0.0612}}
+SAMPLE = {"event": "sample", "step": 709, "epoch": 35.0, "chain": 0, "index": 12, "scores": {"test": SCORE}}
+
+
+def pace(chains: int = 1, seconds: float = 60.0) -> _Pace:
+    """A run of 100 epochs and 20 cycles that has been going for a while."""
+    plan = ScheduleSection(epochs=100, kind="cyclic", cycle_epochs=5)
+    made = _Pace(make_schedule(Recipe(data=DataSection(batch_size=64), schedule=plan), 1297), chains, 0)
+    made.began = time.monotonic() - seconds
+    return made
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 109, 110, 120, 200])
+@pytest.mark.parametrize("chains", [1, 3])
+def test_the_live_line_fits_and_keeps_the_time_left(width: int, chains: int) -> None:
+    going = pace(chains)
+    for name in ("digits-atmc", "a name that is longer than a name should be"):
+        shown, bar, said = live_line(name, LOG, 4, going, width)
+        assert len(shown) + bar + len(said) + 2 <= width
+        assert said.endswith(" left")
+        assert "35/100" in said
+        assert SHORTEST <= bar <= BAR
+    shown, bar, said = live_line("digits-atmc", LOG, 4, going, width)
+    assert ("cycle" in said) == ("img/s" in said) == (width >= ROOMY)
+    if width >= 80 and chains == 1:
+        assert shown == "digits-atmc"
+        assert "loss 19.5956  T 0.967/1  samples 4" in said
+
+
+def test_scores_are_named_and_fit_the_terminal() -> None:
+    going = pace()
+    said = "test: accuracy 97.60%, averaged 98.20%; NLL 0.0759, averaged 0.0612"
+    assert describe_sample(SAMPLE) == f"sample 13  {said}"
+    assert sample_lines(SAMPLE, going, 120) == [f"epoch 35/100  cycle 7/20  sample 13  {said}"]
+    assert sample_lines(SAMPLE, going, 80) == [f"sample 13  {said}"]
+    perfect = {kind: {"accuracy": 1.0, "nll": 12.3456} for kind in ("single", "predictive")}
+    two: dict[str, Any] = {**SAMPLE, "scores": {"validation": perfect, "test": perfect}, "chain": 2}
+    lines = sample_lines(two, pace(3), 80)
+    assert lines[0] == "chain 2  sample 13"
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["validation", "test"]
+    assert all(len(line) <= 80 for line in lines)
+    values = {kind: {"rmse": 0.25} for kind in ("single", "predictive")}
+    assert describe_sample({**SAMPLE, "scores": {"test": values}}).endswith("test: RMSE 0.25, averaged 0.25")
+
+
+RUN = """
+import sys
+from atmc.chain import progress
+from test_progress import LOG, SAMPLE, pace
+shown = progress.choose_progress()
+assert isinstance(shown, progress.RichProgress)
+shown.begin("digits-atmc", pace().schedule, 1, 0)
+shown._pace = pace()
+shown.row(LOG, 4)
+shown.row(SAMPLE, 4)
+shown.row(LOG, 5)
+shown._bars.refresh()
+shown.end()
+"""
+
+
+def test_a_terminal_of_eighty_columns_is_not_overrun() -> None:
+    """In a real pseudo-terminal: nothing is cut, nothing wraps, and there is a bar."""
+    outer, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": paths}
+    environment = {key: value for key, value in environment.items() if key not in ("COLUMNS", "NO_COLOR", "CI")}
+    process = subprocess.Popen([sys.executable, "-c", RUN], stdin=inner, stdout=inner, stderr=inner, env=environment)
+    os.close(inner)
+    said = b""
+    while True:
+        try:
+            part = os.read(outer, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(outer)
+    assert process.wait(60) == 0, said.decode()
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()))
+    live = [line for line in lines if "epoch 35/100" in line]
+    assert live
+    assert all(re.match(r"digits-atmc [━╸╺]{5,20} ", line) for line in live), live
+    assert all(line.rstrip().endswith(" left") and len(line) <= 80 for line in live)
+    assert describe_sample(SAMPLE) in [line.rstrip() for line in lines]
