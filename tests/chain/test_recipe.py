@@ -180,3 +180,17 @@ def test_every_shipped_recipe_is_valid(file: Path) -> None:
 
     recipe = load_recipe(file)
     assert make_schedule(recipe, 50_000).sample_after
+
+
+def test_a_mistake_is_said_of_what_was_typed_or_of_the_file(tmp_path):
+    """Whoever types `--set` knows of no file in which its value stands."""
+    with pytest.raises(InputError, match=r"^--set run\.precision=fp32: run\.precision = 'fp32' must be one of"):
+        load_recipe("digits-atmc", ["seed=3", "run.precision=bf16", "run.precision=fp32"])
+    with pytest.raises(InputError, match=r"^--set schedule\.epochs=2: .*longer than the run \(schedule\.epochs = 2\)"):
+        load_recipe("cifar10/atmc", ["schedule.epochs=2"])
+    own = tmp_path / "own.toml"
+    own.write_text('chains = 2\n[run]\nprecision = "fp32"\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"own\.toml: run\.precision = 'fp32'"):
+        load_recipe(own, ["seed=3"])
+    with pytest.raises(InputError, match=r"digits-atmc\.toml: run\.precision"):  # nobody has typed that
+        load_recipe("digits-atmc", ["run.precision=fp32", "seed=3"], typed=["seed=3"])

@@ -60,8 +60,12 @@ def _instead(name: str, bare: str, shipped: Sequence[str], others: Sequence[str]
     return said + (f"; name a sampler ({', '.join(others)}) or a recipe file" if others else "")
 
 
-def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe; `overrides` are `key=value` with the value as TOML writes it (quotes optional)."""
+def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = (), typed: Sequence[str] | None = None) -> Recipe:
+    """Read and check a recipe; `overrides` are `key=value` with the value as TOML writes it (quotes optional).
+
+    A mistake is said of the override that made it, otherwise of the file. `typed` are the overrides that a person knows
+    of, where that is not all of them.
+    """
     path = find_recipe(path_or_name)
     try:
         text = _text_of_run(path.parent) if path.name in MANIFESTS else path.read_text(encoding="utf-8")
@@ -74,7 +78,16 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     try:
         return recipe_from_values(values, overrides)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(_blaming(str(error), path, overrides if typed is None else typed)) from None
+
+
+def _blaming(line: str, path: Path, typed: Sequence[str]) -> str:
+    """A mistake with where it was made: in what was typed, if it is about a setting named there, or in the file."""
+    if line.startswith("--set "):
+        return line
+    keys = {setting.partition("=")[0].strip(): setting for setting in typed}  # the last one counts
+    to_blame = [f"--set {setting}" for key, setting in keys.items() if key in line]
+    return f"{' '.join(to_blame) or path}: {line}"
 
 
 def recipe_of_run(folder: Path) -> Path | None:

@@ -30,7 +30,7 @@ STEPS, CYCLES = 1200, 20
 def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
     """The demo's recipe with data, speed and lengths for the pictures of `name`; `settings` go before all of them."""
     from atmc import data
-    from atmc.chain.recipe import load_recipe
+    from atmc.chain.recipe import find_recipe, load_recipe
 
     if "?" not in name:
         finer = shlex.quote(f"{name}?size=64")
@@ -67,9 +67,9 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
         del own["schedule.warm_start_lr"]
     _check_lengths(own, settings, count)
     try:
-        return load_recipe(BASE, [*(f"{key}={value}" for key, value in own.items()), *settings])
-    except InputError as error:
-        raise InputError(_in_their_words(str(error), settings)) from None
+        return load_recipe(BASE, [*(f"{key}={value}" for key, value in own.items()), *settings], typed=settings)
+    except InputError as error:  # the recipe behind it is not one that anybody named
+        raise InputError(str(error).removeprefix(f"{find_recipe(BASE)}: ")) from None
 
 
 def _check_lengths(own: Mapping[str, object], settings: Sequence[str], count: int) -> None:
@@ -101,17 +101,6 @@ def _check_lengths(own: Mapping[str, object], settings: Sequence[str], count: in
         f"{typed}: {epochs} epoch{'s' * (epochs != 1)} of {count} pictures are too few for a sample, with cycles of "
         f"{cycle} and a burn-in of {burn_in}: set {keys[0]}={fewest} or more{shorter}"
     )
-
-
-def _in_their_words(line: str, settings: Sequence[str]) -> str:
-    """A mistake in a setting, said of the `--set` that made it: the recipe behind it is not one that anybody named."""
-    from atmc.chain.recipe import find_recipe
-
-    line = line.removeprefix(f"{find_recipe(BASE)}: ")
-    if line.startswith("--set "):
-        return line
-    typed = [f"--set {key}={value}" for key, value in _keys(settings).items() if key in line]
-    return f"{' '.join(typed)}: {line}" if typed else line
 
 
 def _keys(settings: Sequence[str]) -> dict[str, str]:
