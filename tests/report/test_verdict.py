@@ -35,6 +35,22 @@ def test_a_lead_within_the_noise_is_no_lead():
     assert "better than" not in first
 
 
+def test_of_runs_that_are_level_the_first_is_spoken_of():
+    """And never one that another is clearly ahead of."""
+    rng = np.random.default_rng(2)
+    base = rng.exponential(0.3, 500)
+    level, lowest = with_nll("one", base + 0.001 + 0.5 * rng.normal(size=500)), with_nll("two", base)
+    level = replace(level, predictive=replace(level.predictive, nll=lowest.predictive.nll + 0.001))
+    assert "sampled by ATMC (one) gets" in verdict(report(runs=(level, lowest)))[0]
+    assert "sampled by ATMC (two) gets" in verdict(report(runs=(lowest, level)))[0]
+    behind = with_nll("three", base + 0.1)
+    assert "sampled by ATMC (two) gets" in verdict(report(runs=(behind, lowest)))[0]
+    nowhere = with_nll("four", np.full(500, np.inf))
+    first, _ = verdict(report(runs=(nowhere, lowest)))
+    assert "sampled by ATMC (two) gets" in first
+    assert "ATMC (four) has no finite NLL" in first
+
+
 def test_examples_are_called_what_a_person_calls_them():
     assert called("digits", "test") == "digits test images"
     assert called("folder:my/shapes/?size=32", "test") == "shapes test images"

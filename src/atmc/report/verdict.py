@@ -14,12 +14,22 @@ from atmc.report.facts import ReportData, RunFacts, Scores
 
 def verdict(data: ReportData) -> tuple[str, ...]:
     """The two sentences at the top of the page, and a third where a chain needs attention."""
-    best = min(data.runs, key=lambda run: _finite(_headline(run).nll))
+    best = _foremost(data.runs)
     return _how_good(best, data.runs), _how_honest(best), *_warned(best, data.runs)
 
 
 def _headline(run: RunFacts) -> Scores:
     return run.predictive if run.samples_weights else run.single
+
+
+def _foremost(runs: tuple[RunFacts, ...]) -> RunFacts:
+    """The run to speak of: the first that none is ahead of, so that a difference which is none does not choose."""
+
+    def behind(one: RunFacts, two: RunFacts) -> bool:
+        return _finite(_headline(one).nll) > _finite(_headline(two).nll) and not _level(one, two)
+
+    unbeaten = [run for run in runs if not any(behind(run, other) for other in runs)]
+    return unbeaten[0] if unbeaten else min(runs, key=lambda run: _finite(_headline(run).nll))
 
 
 def _finite(value: float) -> float:
@@ -57,13 +67,24 @@ def _against(best: RunFacts, other: RunFacts) -> str:
     lead = _headline(other).nll - _headline(best).nll
     if not _paired(best, other):
         return f"{_who(other)} has {_headline(other).nll:.3f} on its own {other.split} {other.noun}"
-    each = other.nll_each - best.nll_each
-    error = float(np.std(each) / math.sqrt(len(each)))
     if not math.isfinite(lead):
         return f"{_who(other)} has no finite NLL"
-    if abs(lead) < 2 * error or lead == 0:
+    error = _error(best, other)
+    if _level(best, other):
         return f"{_who(other)}, at {_headline(other).nll:.3f}, cannot be told apart from it on so few {best.noun}"
     return f"that is {lead:.3f} ± {error:.3f} better than {_who(other)}"
+
+
+def _error(one: RunFacts, two: RunFacts) -> float:
+    """The standard error of the difference of two NLLs on the same images."""
+    each = two.nll_each - one.nll_each
+    return float(np.std(each) / math.sqrt(len(each)))
+
+
+def _level(one: RunFacts, two: RunFacts) -> bool:
+    """Whether the images that both were scored on cannot tell them apart."""
+    lead = _headline(two).nll - _headline(one).nll
+    return _paired(one, two) and math.isfinite(lead) and (abs(lead) < 2 * _error(one, two) or lead == 0)
 
 
 def _paired(one: RunFacts, two: RunFacts) -> bool:
