@@ -281,3 +281,17 @@ def test_a_long_search_for_the_speed_is_told_of(patience: float, count: int, mon
 def test_every_sampler_is_suggested() -> None:
     for name in SAMPLERS:
         assert name in refusal(net(3), (X, Y), recipe="nothing-like-it")
+
+
+def test_one_row_of_a_matrix_is_a_test_set(tmp_path: Path) -> None:
+    """It counts as contiguous whatever its stride, and could not be sealed."""
+    x = torch.randn(64, 5)
+    net = torch.nn.Linear(5, 1)
+    more: dict[str, Any] = {"likelihood": likelihoods.Gaussian(0.5), "epochs": 10, "progress": None}
+    sample(net, (x, x[:, :1]), test=(x[:1], x[:1, 0]), out=tmp_path / "run", **more)
+
+
+@pytest.mark.parametrize("pair", [(None, torch.zeros(4)), (torch.zeros(4, 5), None)])
+def test_none_is_no_data(pair: Any) -> None:
+    with pytest.raises(InputError, match=r"data must be \(inputs, labels\).*None"):
+        sample(torch.nn.Linear(5, 2), pair)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import tempfile
 import time
 import warnings
@@ -114,10 +115,10 @@ def sample(
         about = dataclasses.replace(settings, target=section, run=dataclasses.replace(settings.run, threads=threads))
         found = _pace(model, train, about, kind, batch, pick_device(place), teller)
         settings = _settings(recipe, train, epochs, overrides, found)
-    changes: dict[str, Any] = {"temperature": temperature, "chains": chains, "seed": seed}
     settings = dataclasses.replace(
         settings,
-        **{key: value for key, value in changes.items() if value is not None and key != "temperature"},
+        chains=settings.chains if chains is None else chains,
+        seed=settings.seed if seed is None else seed,
         target=section,
         model=ModelSection(name="custom"),
         data=dataclasses.replace(settings.data, name=train.name, batch_size=batch),
@@ -247,14 +248,15 @@ def _pace(
 
         def patient(x: Tensor, y: Tensor) -> Tensor:
             nonlocal said
-            if not said and time.monotonic() - began > PATIENCE:
+            if not said and time.monotonic() - began > PATIENCE and os.environ.get("RANK", "0") == "0":
                 teller.note("searching for the speed of the sampler: a short walk of SGD comes before the run")
                 said = True
             return inner(x, y)
 
         return patient
 
-    with numerics(settings, device):
+    # Of `numerics` the threads alone: on a GPU the fastest convolutions are not always the same; the speed should be.
+    with numerics(settings, device) if device.type == "cpu" else nullcontext():
         return find_pace(model, train, potential, batch, RATE, device)
 
 
@@ -327,7 +329,7 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
     found = RunDir.open(folder)
     go_on = "the same call goes on where it stopped" if kept else "with out= the same call could go on where it stopped"
     if len(found.bank) == 0:
-        if ended.status == "interrupted":
+        if ended.status == "interrupted" or (ended.status == "budget" and kept):
             raise RunError(f"{reached}; {go_on}")
         cure = "give a larger time_budget, or fewer epochs" if ended.status == "budget" else "let it run for longer"
         raise RunError(f"there was no time for a single sample: {cure}")

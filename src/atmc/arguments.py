@@ -56,6 +56,8 @@ def examples(data: Pair | ImageData | str, name: str = "data", split: str = "tra
         raise InputError(f"{name} must be whole tensors, (inputs, labels), not a {type(data).__name__}")
     try:
         inputs, labels = data
+        if inputs is None or labels is None:
+            raise TypeError("None stands for one of them")
         words = not isinstance(labels, Tensor) and np.asarray(labels).dtype.kind in "USO"
         x, y = torch.as_tensor(inputs), torch.as_tensor([] if words else labels)
     except (TypeError, ValueError) as error:

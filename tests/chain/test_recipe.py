@@ -194,3 +194,13 @@ def test_a_mistake_is_said_of_what_was_typed_or_of_the_file(tmp_path):
         load_recipe(own, ["seed=3"])
     with pytest.raises(InputError, match=r"digits-atmc\.toml: run\.precision"):  # nobody has typed that
         load_recipe("digits-atmc", ["run.precision=fp32", "seed=3"], typed=["seed=3"])
+
+
+def test_a_setting_is_not_blamed_for_one_that_is_called_like_it(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text("[data]\nname = 5\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"own\.toml: data\.name = 5"):
+        load_recipe(own, ["name=foo"])
+    own.write_text("[sampler]\nlr_min = 3\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"own\.toml: unknown key sampler\.lr_min"):
+        load_recipe(own, ["sampler.lr=0.1"])

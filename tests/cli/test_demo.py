@@ -43,7 +43,9 @@ def test_the_demo_tells_its_story_once_and_again(short):
     assert [run["doctor"] for run in again["runs"]] == [verdict["title"], None]
     assert [run["name"] for run in again["runs"]] == ["digits-atmc", "digits-sgd"]
     assert set(again["runs"][0]["strangers"]) == {"letters", "scrambled", "noise"}
-    fails("demo", "--seed", "5", match="seed")
+    line = fails("demo", "--seed", "5", match="seed")
+    assert "atmc-demo holds another demo" in line  # of another version too, whose settings nobody can set
+    assert line.endswith("name another folder with --out")
 
 
 def test_a_file_in_the_way_is_named(short):

@@ -13,6 +13,7 @@ from torch import nn
 
 from atmc import Posterior, likelihoods
 from atmc.api import sample
+from atmc.errors import InputError
 
 
 def numbers(n, seed=0):
@@ -53,6 +54,16 @@ def test_evaluate_gives_the_scores_that_python_gives(made):
     assert f"predictive of {found['samples']} samples" in said
     assert f"{found['predictive']['nll']:.3f}" in said
     assert fingerprint(made / "line") == before
+
+
+def test_targets_that_lack_an_axis_are_scored_as_the_run_scored_them(made, tmp_path):
+    x, y = numbers(40, 1)
+    more = {"epochs": 12, "likelihood": likelihoods.Gaussian(0.2), "progress": None, "chains": 2}
+    sample(network(), numbers(96), out=tmp_path / "flat", test=(x, y[:, 0]), **more)
+    found, expected = (json.loads(atmc("evaluate", run, "--json").out) for run in (tmp_path / "flat", made / "line"))
+    assert found["predictive"] == expected["predictive"]
+    with pytest.raises(InputError, match=r"pass y\[:, None\]"):
+        Posterior.from_run(made / "line", network()).evaluate(x, y[:, 0])
 
 
 def test_the_next_command_of_each_verb_works(made):

@@ -115,3 +115,13 @@ def test_an_output_that_is_no_tensor_is_named() -> None:
 
     with pytest.raises(ValueError, match="one tensor, not tuple"):
         check(Pair(), torch.randn(3, 2))
+
+
+def test_noise_of_rate_0_is_none() -> None:
+    class DropPath(nn.Identity):
+        def __init__(self, drop_prob: float) -> None:
+            super().__init__()
+            self.drop_prob = drop_prob
+
+    assert check(nn.Sequential(DropPath(0.0))) == []
+    assert kinds(check(nn.Sequential(DropPath(0.1)))) == [("0", "noise")]

@@ -116,6 +116,49 @@ def test_pixels_that_were_not_normalised_are_not_taken_silently(ask: str) -> Non
         call(torch.zeros(10, 3, 4, 4), *labels)  # says nothing of a scale
 
 
+def of(mean: float, std: float) -> Posterior:
+    return Posterior([pooled()], pooled(), mean=(mean,) * 3, std=(std,) * 3, shape=(3, 4, 4))
+
+
+def as_bytes(low: int, high: int, mean: float, std: float) -> torch.Tensor:
+    """One picture of bytes from low to high, normalised."""
+    return ((torch.linspace(low, high, 48).round() / 255 - mean) / std).view(1, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("posterior", "x"),
+    [
+        (of(0.0, 1.0), torch.rand(2, 3, 4, 4)),  # 0..1 is the normalised form
+        (of(0.0, 1 / 255), 255 * torch.rand(2, 3, 4, 4)),
+        (of(0.5, 0.25), torch.tensor([0.281, 0.4, 0.589]).view(1, 3, 1, 1).expand(1, 3, 4, 4)),  # one colour
+        (of(0.5, 0.25), as_bytes(135, 190, 0.5, 0.25)),  # bright and dull
+        (of(0.01, 0.03), as_bytes(4, 255, 0.01, 0.03)),  # a dark sky with a star
+    ],
+)
+def test_pictures_that_were_normalised_are_left_in_peace(posterior: Posterior, x: torch.Tensor) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        posterior.predict(x, device="cpu")
+
+
+def test_numbers_that_are_no_pictures_are_left_in_peace() -> None:
+    flat = nn.Linear(3, 2)
+    table = Posterior([flat], flat, mean=(50.0,), std=(10.0,), shape=(3,))
+    first = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
+    pictures = Posterior([first], first, mean=(0.5,) * 3, std=(0.25,) * 3, shape=(3, 4, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table.predict(torch.tensor([[0.0, 0.5, 0.95]]), device="cpu")
+        table.predict(torch.tensor([[0.1, 2.0, 9.5]]), device="cpu")
+        assert len(pictures.predict(torch.randn(5, 48), device="cpu")) == 5  # flat as the network makes them
+
+
+def test_batches_of_arrays_are_batches() -> None:
+    posterior, pixels = of_pictures()
+    found = posterior.predict([pixels[:4].numpy(), pixels[4:].numpy()], device="cpu")
+    torch.testing.assert_close(found.probs, posterior.predict(pixels, device="cpu").probs)
+
+
 def test_what_the_warning_advises_is_what_uint8_gives() -> None:
     posterior, pixels = of_pictures()
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (posterior.mean, posterior.std))

@@ -292,12 +292,3 @@ def test_layers_that_are_idle_give_no_warning_until_they_are_not() -> None:
     bare = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)).eval()
     with pytest.warns(UserWarning, match="has no running statistics"):
         Potential(bare, 200, priors.gaussian())(x, y)
-
-
-def test_a_baseline_of_sgd_with_batchnorm_is_not_warned_of() -> None:
-    from atmc import sample
-
-    model, _, _ = noisy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        sample(model, (torch.randn(64, 3), torch.arange(64) % 2), recipe="sgd", epochs=2, progress=None)

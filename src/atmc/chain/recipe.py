@@ -6,6 +6,7 @@ it, and offers the nearest valid one.
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,8 +86,9 @@ def _blaming(line: str, path: Path, typed: Sequence[str]) -> str:
     """A mistake with where it was made: in what was typed, if it is about a setting named there, or in the file."""
     if line.startswith("--set "):
         return line
+    said = re.split("; (?:did you mean|there are) ", line)[0]  # names that are suggested have done nothing
     keys = {setting.partition("=")[0].strip(): setting for setting in typed}  # the last one counts
-    to_blame = [f"--set {setting}" for key, setting in keys.items() if key in line]
+    to_blame = [f"--set {keys[key]}" for key in keys if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", said)]
     return f"{' '.join(to_blame) or path}: {line}"
 
 

@@ -34,7 +34,12 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
     for name, recipe in recipes:
         tell()
         tell(f"{'Sampling the posterior with ATMC' if name == 'atmc' else 'Training the same network with SGD'} …")
-        result = run_recipe(recipe, out / name, quiet=as_json, again=typed)
+        try:
+            result = run_recipe(recipe, out / name, quiet=as_json, again=typed)
+        except InputError as error:
+            if "was begun with" in str(error):  # settings that nobody can set here
+                raise InputError(f"{out} holds another demo ({error}): name another folder with --out") from None
+            raise
         if result.status != "done":
             tell("Stopped; nothing is lost.")
             if not as_json:

@@ -74,7 +74,10 @@ def _numbers(reading: Reading, data: Answers, split: str, device: str | None) ->
 
     scale = regression.noise_of(reading.run.likelihood())
     assert scale is not None  # what a regression's likelihood has
-    return {**regression.summary(reading.run.predictions(split), data.labels, scale), "scale": scale}
+    outputs, targets = reading.run.predictions(split), data.labels
+    if outputs.shape[1:] == (*targets.shape, 1):  # targets of a test set may lack this axis, as in the run itself
+        targets = targets[..., None]
+    return {**regression.summary(outputs, targets, scale), "scale": scale}
 
 
 def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Answers, dict[str, Any]]:

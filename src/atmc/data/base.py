@@ -99,7 +99,10 @@ def digest_of(images: Tensor, labels: Tensor) -> str:
     """SHA-256 over the bytes of the images, then of the labels: what a run's manifest remembers of its data."""
     seal = hashlib.sha256()
     for tensor in (images, labels):
-        seal.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        # A copy if need be: one row of a matrix counts as contiguous whatever its stride.
+        flat = tensor.detach().cpu().reshape(-1).contiguous()
+        flat = flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
+        seal.update(flat.view(torch.uint8).numpy().data)
     return seal.hexdigest()
 
 

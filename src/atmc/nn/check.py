@@ -79,8 +79,14 @@ def _inspect(name: str, module: nn.Module) -> Iterator[Finding]:
             yield Finding(name, "dropout", f"{kind}(p={module.p:g}) adds its own noise; set p=0 or use atmc.nn.convert")
     elif isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0:
         yield Finding(name, "dropout", f"{kind} has dropout={module.dropout:g}, which adds its own noise; set it to 0")
-    elif isinstance(module, _RANDOM) or kind in NOISY_NAMES:
+    elif isinstance(module, _RANDOM) or (kind in NOISY_NAMES and _rate(module) != 0):
         yield Finding(name, "noise", f"{kind} draws random numbers while training; replace it or set its rate to 0")
+
+
+def _rate(module: nn.Module) -> float | None:
+    """The rate of a layer of another library, by the names that these have for it; None where it has another."""
+    found = getattr(module, "drop_prob", getattr(module, "p", None))
+    return float(found) if isinstance(found, int | float) else None
 
 
 def _observe(model: nn.Module, example: Tensor, known: list[Finding]) -> Iterator[Finding]:

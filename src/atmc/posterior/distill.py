@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from atmc.posterior.inputs import pick_device
 from atmc.posterior.metrics import scores
+from atmc.posterior.predict import predict
 from atmc.posterior.uncertainty import entropy
 
 if TYPE_CHECKING:
@@ -71,13 +72,18 @@ def distill(
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     history: list[float] = []
+    first = True
     for epoch in range(epochs):
         total = torch.zeros((), device=place)
         for rows in torch.split(torch.randperm(len(inputs), generator=generator), size):
             batch = inputs[rows.to(inputs.device)]
             if augment is not None:
                 batch = augment(batch, generator)
-            target = posterior.predict(batch, device=place).probs.to(place) if teacher is None else teacher[rows]
+            if teacher is None:
+                target = predict(posterior, batch, device=place, check_scale=first).probs.to(place)
+            else:
+                target = teacher[rows]
+            first = False
             loss = divergence(target.float(), model(posterior.prepare(batch, place)))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]

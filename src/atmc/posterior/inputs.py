@@ -80,7 +80,8 @@ class Pixels:
         self._there: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, raw: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-        if self.shape is not None and tuple(raw.shape[1:]) != self.shape:
+        # Flat inputs [N, D] are left to the network, which may begin by making pictures flat.
+        if self.shape is not None and raw.ndim > 2 and tuple(raw.shape[1:]) != self.shape:
             raise InputError(
                 f"inputs of shape {list(raw.shape)}: pictures are taken as [examples, channels, height, width] = "
                 f"[N, {', '.join(map(str, self.shape))}]{_cure(tuple(raw.shape), self.shape)}"
@@ -104,22 +105,26 @@ class Pixels:
     def check_scale(self, raw: Tensor) -> None:
         """Refuse inputs of 0..255 and warn of those of 0..1 that are no bytes: nobody has normalised them.
 
-        Normalised pixels lie around 0, so a batch of them has numbers below it, and none beyond (1 − mean)/std. Reads
-        two numbers back from the device; for the first batch of a prediction only.
+        Normalised pixels lie around 0: seldom none of them is below it, and none beyond `top`, (1 − mean)/std. Pixels
+        of 0..1 are known by reaching from about 0 to about 1, so a dull or bright picture that was normalised is left
+        in peace; and nothing is said where `mean` is not that of pixels. Waits for the device once; for the first batch
+        of a prediction only.
         """
-        if not self.mean or raw.dtype == torch.uint8 or raw.numel() == 0:
+        if raw.dtype == torch.uint8 or raw.ndim < 3 or raw.numel() == 0:
             return
-        low, high = (float(v) for v in raw.detach().float().aminmax())
+        if not self.mean or not all(0 < mean < 1 for mean in self.mean):
+            return
+        low, high = torch.stack(raw.detach().float().aminmax()).tolist()
         top = max((1 - mean) / std for mean, std in zip(self.mean, self.std, strict=True))
         said = (
             f"the inputs are {raw.dtype} numbers from {low:.3g} to {high:.3g}, which are taken as they are, and look "
             "like pixels that were not normalised: pass uint8 pixels, which are normalised here, or (x - mean) / std "
             "with posterior.mean and posterior.std, which are for pixels from 0 to 1"
         )
-        if low >= 0 and max(2 * top, CLEARLY_BYTES) < high <= 255:
+        of_bytes = low >= 0 and max(1.01 * top, CLEARLY_BYTES) < high <= 255
+        if of_bytes and high > 2 * top:
             raise InputError(said)
-        # The same number everywhere says nothing of a scale; a bright picture alone may have no number below 0.
-        if 0 <= low < high <= 255 and (high <= 1 or high > CLEARLY_BYTES):
+        if of_bytes or (0 <= low < 0.05 and 0.9 < high <= 1):
             warnings.warn(said, stacklevel=_outside())
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -181,8 +186,8 @@ def _taken(model: nn.Module, given: list[int]) -> list[int] | None:
 
 def first_of(batch: Any) -> Tensor:
     """The inputs of a batch that may be a pair of inputs and labels."""
-    first: Tensor = batch[0] if isinstance(batch, tuple | list) else batch
-    return first
+    first = batch[0] if isinstance(batch, tuple | list) else batch
+    return torch.from_numpy(np.ascontiguousarray(first)) if isinstance(first, np.ndarray) else first
 
 
 class Firsts:

@@ -201,8 +201,8 @@ class Posterior:
         `x` is a tensor or array `[N, ...]`, a data set of `atmc.data`, or an iterable of batches; results are on its
         device. For one input alone pass `x[None]`. Pictures `[N, C, H, W]` of type uint8 are normalised here,
         (x/255 − mean)/std with the run's numbers (`.mean`, `.std`); floating ones are taken as they are, that is, as
-        normalised already. Where those numbers are known, floats from 0 to 1 give a warning, floats from 0 to 255 and
-        pictures of another size than `.shape` are refused.
+        normalised already. Where those numbers are known, floats that reach from 0 to 1 give a warning; from 0 to
+        255 they are refused, as are pictures of another size than `.shape`.
 
         Work happens on `device`, by default the inputs' own accelerator or CUDA where there is one. Activations have
         `dtype`; probabilities are averaged in float64. `strategy` is `loop`, `together`, `graph`, or `auto`, which
@@ -238,6 +238,7 @@ class Posterior:
         scale = regression.noise_of(self.likelihood)
         if scale is not None:
             return regression.summary(self.sample_probs(x, **how), labels, scale, self.weights)
+        self._need_classes("without the noise of the targets evaluate scores probabilities of classes")
         return metrics.summary(self.sample_probs(x, **how), labels, self.weights)
 
     def save(self, folder: str | Path) -> Path:

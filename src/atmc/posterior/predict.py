@@ -38,8 +38,9 @@ def predict(
     dtype: torch.dtype = torch.float32,
     strategy: str = "auto",
     samples_at_once: int | None = None,
+    check_scale: bool = True,
 ) -> Prediction:
-    """The predictive for `inputs`; see `Posterior.predict`."""
+    """The predictive for `inputs`; see `Posterior.predict`. Without `check_scale` nothing is read back before it."""
     home = home_of(inputs)
     target = pick_device(home, device)
     batches, count = as_batches(inputs, batch_of(batch_size, target), posterior.shape)
@@ -54,7 +55,7 @@ def predict(
         for g, group in enumerate(groups):
             forward: Forward | None = None
             for b, raw in enumerate(batches):
-                x = posterior.prepare(raw, target, dtype, check_scale=g == b == 0)
+                x = posterior.prepare(raw, target, dtype, check_scale=check_scale and g == b == 0)
                 with fitting(posterior.model, posterior.shape, raw):
                     forward = forward or ready(posterior, group, target, strategy, x, count)
                     found = forward.run(x)

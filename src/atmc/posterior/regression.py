@@ -117,9 +117,10 @@ def summary(outputs: Any, targets: Any, scale: float, weights: Any = None) -> di
     if f.ndim < 2 or f.shape[0] == 0 or f.shape[1] == 0:
         raise ValueError(f"outputs must be [samples, examples, ...] with at least one of each, not {list(f.shape)}")
     if f.shape[1:] != y.shape:
+        cure = "; pass y[:, None]" if f.shape[1:] == (*y.shape, 1) else ""
         raise InputError(
             f"targets of shape {list(y.shape)} for outputs of shape {list(f.shape[1:])}: they must have one shape "
-            "(they are compared number by number, never broadcast)"
+            f"(they are compared number by number, never broadcast){cure}"
         )
     if not bool(torch.isfinite(f).all()):
         raise ValueError("the outputs are not finite: a sample has diverged, or the inputs hold NaN")
