@@ -6,6 +6,7 @@ import re
 import signal
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +296,19 @@ def test_one_row_of_a_matrix_is_a_test_set(tmp_path: Path) -> None:
 def test_none_is_no_data(pair: Any) -> None:
     with pytest.raises(InputError, match=r"data must be \(inputs, labels\).*None"):
         sample(torch.nn.Linear(5, 2), pair)
+
+
+def test_pictures_of_another_size_are_no_test_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that pools takes them; and a run that was begun with them goes on."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    x, y = torch.randint(0, 256, (64, 3, 8, 8), dtype=torch.uint8), torch.arange(64) % 2
+    larger = torch.randint(0, 256, (8, 3, 12, 12), dtype=torch.uint8)
+    call = partial(sample, net, (x, y), test=(larger, y[:8]), epochs=20, out=tmp_path / "run", progress=None)
+    with pytest.raises(InputError, match=r"test: examples of shape \[3, 12, 12\], .* \[3, 8, 8\]: resize them"):
+        call()
+    assert not (tmp_path / "run").exists()
+    with monkeypatch.context() as older:
+        older.setattr(api, "check_sizes", lambda given: None)
+        with pytest.raises(RunError, match="goes on"):
+            call(time_budget=1e-3)
+    assert len(call()) > 0

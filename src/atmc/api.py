@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from atmc.arguments import Pair, check_batch, check_call, check_layers, check_sets, evaluation, examples, work
+from atmc.arguments import (
+    Pair,
+    check_batch,
+    check_call,
+    check_layers,
+    check_sets,
+    check_sizes,
+    evaluation,
+    examples,
+    work,
+)
 from atmc.chain.build import build_likelihood, build_prior
 from atmc.chain.examples import RunData
 from atmc.chain.manifest import Manifest
@@ -105,6 +115,8 @@ def sample(
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(recipe, Recipe))
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
     check_sets(model, given, build_likelihood(dataclasses.replace(settings, target=section)), guessed)
+    if out is None or not Manifest.exists(Path(out)):  # a run that was begun goes on as it was
+        check_sizes(given)
     if settings.sampler.name != "sgd":
         check_layers(model, train)
     batch = settings.data.batch_size if batch_size is None else batch_size

@@ -99,6 +99,17 @@ def check_sets(model: nn.Module, given: RunData, likelihood: Any, guessed: bool)
             _say_what_is_odd(outputs, found.labels, likelihood, guessed)
 
 
+def check_sizes(given: RunData) -> None:
+    """That pictures of `test` have the size of those for training: a network that pools would take them, and say
+    something else than `Posterior.predict`, which refuses them."""
+    whole = tuple(given.train.shape)
+    for split, found in given.evaluate.items():
+        if len(whole) == 3 and isinstance(given.train, ImageData) and given.train.mean and tuple(found.shape) != whole:
+            raise InputError(
+                f"{split}: examples of shape {list(found.shape)}, where those of data have {list(whole)}: resize them"
+            )
+
+
 def _check_set(model: nn.Module, found: Examples, likelihood: Any, guessed: bool, evaluated: bool) -> Tensor:
     """The network's first outputs for a set that fits it."""
     outputs, y = first_outputs(model, found)
