@@ -109,7 +109,7 @@ def stored(probs: Array, labels: Array) -> Array:
 
 
 def shortened(probs: Array) -> Array:
-    """float32 with as many digits as float16 has: files of them are smaller (17 to 12 MiB of the row atmc-zero)."""
+    """float32 with as many digits as float16 has: a file of them packs better."""
     mantissa, exponent = np.frexp(probs)
     digits = 2.0 ** (np.finfo(np.float16).nmant + 1)
     return positive(np.ldexp(np.round(mantissa * digits) / digits, exponent), np.float32)

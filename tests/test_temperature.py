@@ -129,3 +129,27 @@ def test_a_row_is_measured_from_what_the_run_stored(tmp_path):
     losses = [[r["loss"] for r in opened.metrics() if r["event"] == "log" and r["chain"] == chain] for chain in (0, 1)]
     assert row["training_loss"] == pytest.approx((losses[0][-1] + losses[1][-1]) / 2)
     assert row["recipe"] == recipe.to_dict()
+
+
+def test_the_benchmark_writes_and_prints_what_the_page_has(tmp_path, monkeypatch, capsys):
+    """Its whole way, with runs of the same names that take a second, and twice: then it only reads."""
+    short = "schedule.epochs=4 schedule.cycle_epochs=2 schedule.burn_in_epochs=0 model.width=2 data.validation=200"
+    tiny = [*short.split(), 'run.evaluate=["validation"]', "run.device=cpu", "target.likelihood=categorical"]
+    tiny.append("target.likelihood_options={}")
+    temperatures = {"T = 1": 1.0, "T = 0.3": 0.3, tool.BEST: 0.1, "T = 0": 0.0, tool.ENSEMBLE: 0.03}
+    made = {name: load_recipe("digits-atmc", [*tiny, f"sampler.temperature={t}"]) for name, t in temperatures.items()}
+    monkeypatch.setattr(tool, "recipes", lambda: made)
+    monkeypatch.setattr(tool, "SEEDS", (0, 1))
+    argv = ["temperature.py", "--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    monkeypatch.setattr(sys, "argv", argv)
+    printed = []
+    for _ in range(2):
+        tool.main()
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    kept = json.loads((tmp_path / "results" / "cpu.json").read_text(encoding="utf-8"))["rows"]
+    seeds = [(row["row"], row["recipe"]["seed"]) for row in kept]
+    assert seeds == [(name, 0) for name in made] + [(name, 1) for name in made if name in tool.DECISIVE]
+    assert len({row["nll"] for row in kept}) == len(kept)
+    assert printed[0].endswith(f"{tool.table(kept[: len(made)])}\n\n{tool.of_seeds(kept)}\n")
+    assert (tmp_path / "results" / "nll.svg").exists()

@@ -324,19 +324,18 @@ def _say_if_off(folder: Path, kept: bool) -> None:
 
 def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
     """How far a run came that did not end by itself, and why it ended."""
+    from atmc.posterior.advice import plural
+
     schedule = make_schedule(settings, examples)
     there, whole = schedule.epoch(ended.steps) / settings.chains, schedule.epoch(schedule.steps)
     why = "interrupted" if ended.status == "interrupted" else "out of time"
-    return f"{why} at epoch {there:.0f} of {whole:.0f}, {_count(ended.samples)}"
-
-
-def _count(samples: int) -> str:
-    return f"{samples} sample{'s' * (samples != 1)}"
+    return f"{why} at epoch {there:.0f} of {whole:.0f}, {plural(ended.samples, 'sample')}"
 
 
 def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, reached: str) -> "Posterior":
     """The samples of a run, with a word where it was stopped or they are too few; `RunError` where there are none."""
     from atmc.posterior import Posterior
+    from atmc.posterior.advice import plural
 
     found = RunDir.open(folder)
     go_on = "the same call goes on where it stopped" if kept else "with out= the same call could go on where it stopped"
@@ -351,8 +350,8 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
         warnings.warn(f"{reached}; {go_on}", stacklevel=3)
     elif few:
         warnings.warn(
-            f"only {_count(len(posterior))}: what samples disagree about (epistemic) says little with fewer than "
-            f"{FEW}; give more epochs",
+            f"only {plural(len(posterior), 'sample')}: what samples disagree about (epistemic) says little with fewer "
+            f"than {FEW}; give more epochs",
             stacklevel=3,
         )
     if kept:

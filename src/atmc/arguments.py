@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from atmc.chain.examples import Examples, RunData, check_labels, first_outputs
 from atmc.data import EvalBatches, ImageData, load
 from atmc.errors import InputError
-from atmc.nn import check
+from atmc.nn.check import check, refusal
 
 Pair = tuple[Any, Any]
 
@@ -100,8 +100,10 @@ def check_sets(model: nn.Module, given: RunData, likelihood: Any, guessed: bool)
 
 
 def check_sizes(given: RunData) -> None:
-    """That pictures of `test` have the size of those for training: a network that pools would take them, and say
-    something else than `Posterior.predict`, which refuses them."""
+    """That pictures of `test` have the size of those for training.
+
+    A network that pools would take others, too, and score what `Posterior.predict` refuses.
+    """
     whole = tuple(given.train.shape)
     for split, found in given.evaluate.items():
         if len(whole) == 3 and isinstance(given.train, ImageData) and given.train.mean and tuple(found.shape) != whole:
@@ -214,8 +216,7 @@ def check_layers(model: nn.Module, train: ImageData) -> None:
         shape, said = list(train.shape), str(error).splitlines()[0]
         raise InputError(f"the network does not take examples of shape {shape}: {said}") from error
     if findings:
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise InputError(f"this network cannot be sampled: {findings[0]}{more}")
+        raise InputError(refusal(findings))
 
 
 def work(model: nn.Module, train: ImageData) -> float:

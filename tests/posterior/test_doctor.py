@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from atmc.chain import RunDir, run
-from atmc.chain.settings import (
-    DataSection,
-    ModelSection,
-    Recipe,
-    RunSection,
-    SamplerSection,
-    ScheduleSection,
-    TargetSection,
-    inertia,
-    noise_level,
-)
-from atmc.errors import InputError
-from atmc.posterior import Posterior, metrics
+from atmc.chain.settings import SamplerSection, inertia, noise_level
+from atmc.posterior import metrics
 from atmc.posterior.advice import LEVELS, Advice, words
 from atmc.posterior.diagnostics import PairGains, gain_of_doubling, mixing
-from atmc.posterior.doctor import doctor, examine
+from atmc.posterior.doctor import doctor
 from atmc.posterior.early import LateGain, gain_of_late
 from atmc.posterior.traces import Level, Trend
 from atmc.posterior.vitals import Vitals
@@ -367,60 +352,6 @@ def test_words_and_noise() -> None:
     assert np.isnan(noise_level(SamplerSection(name="sgd", momentum=0.9)))
     assert inertia(SamplerSection(inertia=0.2)) == 0.2
     assert inertia(SamplerSection(noise=100.0, thermostat_spread=0.5, temperature=0.1)) == pytest.approx(4e-5)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten samples of a small network on digits, taken far too early."""
-    recipe = Recipe(
-        name="small",
-        data=DataSection(name="digits", batch_size=200, validation=97),
-        model=ModelSection(name="mlp", depth=2, width=8),
-        target=TargetSection(prior="gaussian", prior_scale=1.0),
-        sampler=SamplerSection(name="atmc", lr=0.002, speed=0.002, momentum=0.9, inertia=1e-3),
-        schedule=ScheduleSection(epochs=10, kind="cyclic", cycle_epochs=1),
-        run=RunSection(device="cpu", evaluate=["validation", "test"]),
-    )
-    path = tmp_path_factory.mktemp("run") / "small"
-    assert run(recipe, path).status == "done"
-    return path
-
-
-def test_a_real_run_is_examined(folder: Path) -> None:
-    vitals = examine(RunDir.open(folder))
-    assert vitals.samples == 10
-    assert vitals.split == "validation"
-    assert vitals.noise == pytest.approx(-np.log(0.9) / 0.002)
-    assert np.isfinite(vitals.kinetic.mean)
-    assert np.isfinite(vitals.thermostat).all()
-    assert vitals.scores is not None
-    assert 0.0 < vitals.distance < 1.0
-    before = sorted(p.name for p in folder.rglob("*"))
-    found = doctor(folder)
-    assert sorted(p.name for p in folder.rglob("*")) == before
-    assert found[0].level in ("warning", "problem")  # ten epochs are no burn-in
-    assert any("still falling" in a.title or "do not predict alike" in a.title for a in found)
-    with pytest.raises(InputError, match="not a run directory"):
-        doctor(folder / "nothing")
-
-
-def test_a_real_run_predicts_what_it_stored(folder: Path, tmp_path: Path) -> None:
-    from atmc import data
-
-    test = data.load("digits", "test")
-    posterior = Posterior.from_run(folder)
-    stored = RunDir.open(folder).predictions("test")
-    torch.testing.assert_close(posterior.sample_probs(test, device="cpu"), stored, rtol=0, atol=2e-6)
-    found = posterior.predict(test, device="cpu")
-    np.testing.assert_allclose(found.probs, metrics.predictive(stored.numpy()), atol=2e-6)
-    assert posterior.classes == tuple("0123456789")
-    assert posterior.shape == (1, 8, 8)
-    posterior.save(tmp_path / "p")
-    again = Posterior.load(tmp_path / "p")  # the recipe's network needs no code of the user's
-    assert torch.equal(again.predict(test, device="cpu").probs, found.probs)
-    assert again.shape == (1, 8, 8)
-    own = Posterior.from_run(folder, model=RunDir.open(folder).model())
-    assert isinstance(own[0], nn.Module)
 
 
 def guesses(examples: int, sure: float, share: float) -> Vitals:

@@ -8,7 +8,7 @@ property of the batch; combined with a sampler that already adds the right noise
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,6 +49,12 @@ def check(model: nn.Module, example: Tensor | None = None) -> list[Finding]:
     if example is not None:
         findings += _observe(model, example, findings)
     return findings
+
+
+def refusal(findings: Sequence[Finding]) -> str:
+    """What is said of a network that has findings, in one line: the first, and how many more there are."""
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return f"this network cannot be sampled: {findings[0]}{more}"
 
 
 def uninitialised(module: nn.Module) -> bool:

@@ -28,8 +28,7 @@ def _foremost(runs: tuple[RunFacts, ...]) -> RunFacts:
     def behind(one: RunFacts, two: RunFacts) -> bool:
         return _finite(_headline(one).nll) > _finite(_headline(two).nll) and not _level(one, two)
 
-    unbeaten = [run for run in runs if not any(behind(run, other) for other in runs)]
-    return unbeaten[0] if unbeaten else min(runs, key=lambda run: _finite(_headline(run).nll))
+    return next(run for run in runs if not any(behind(run, other) for other in runs))  # the lowest NLL is not behind
 
 
 def _finite(value: float) -> float:

@@ -161,14 +161,13 @@ class Potential:
         """
         if self.model.training in self._looked or torch.compiler.is_compiling():
             return
-        from atmc.nn.check import check
+        from atmc.nn.check import check, refusal
 
         self._looked.add(self.model.training)
         findings = [f for f in check(self.model) if _acts(self.model.get_submodule(f.name))]
         if findings:
             self._looked = {True, False}
-            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-            warnings.warn(f"this network cannot be sampled: {findings[0]}{more}", stacklevel=3)
+            warnings.warn(refusal(findings), stacklevel=3)
 
     def _should_read(self, x: Tensor) -> bool:
         """Whether values may and should be read back now."""
