@@ -189,3 +189,36 @@ def test_defaults_scale_with_the_data() -> None:
     for epochs in (1, 2, 3, 7, 50, 100):
         plan = default_recipe("atmc", 1000, epochs).schedule
         assert plan.burn_in_epochs < epochs
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_three_lines_on_a_gpu(where: str, tmp_path: Path) -> None:
+    """Network and data may be on the GPU or not: the chain is there, and predictions are where their inputs are."""
+    x, y = (part.to(where) for part in moons())
+    held_x, held_y = (part.to(where) for part in moons(seed=1))
+    posterior = sample(
+        network().to(where), (x, y), epochs=60, test=(held_x, held_y), out=tmp_path, device="cuda", progress=None
+    )
+    prediction = posterior.predict(held_x)
+    assert torch.as_tensor(prediction.probs).device.type == where
+    assert float((torch.as_tensor(prediction.label) == held_y).double().mean()) > 0.9
+    assert posterior.evaluate(held_x, held_y)["predictive"]["accuracy"] > 0.9
+    assert RunDir.open(tmp_path).predictions("test").shape == (len(posterior), len(held_y), 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_pictures_on_a_gpu() -> None:
+    """Bytes are normalised on either device; floats in their scale are noticed there as well."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(128) % 2
+    pictures = torch.randint(0, 100, (128, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    pictures[labels == 1, :, :4] += 100
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    posterior = sample(model, (pictures, labels), epochs=40, device="cuda", progress=None)
+    for given in (pictures, pictures.cuda()):
+        assert float((torch.as_tensor(posterior.predict(given).label).cpu() == labels).double().mean()) > 0.9
+    with pytest.raises(InputError, match="not normalised"):
+        posterior.predict(pictures.cuda().float())
