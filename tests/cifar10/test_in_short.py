@@ -21,7 +21,7 @@ def test_what_is_said_in_short_is_what_was_found(explored):
         "T0.02 after 0, thermostats that follow, 100 epochs",
         "T0.02 after 0, speed 0.0025, hold 0.6, explore 0.8, 100 epochs",
     )
-    *first, chains, control, short, settled = table_after("## In short")
+    *first, chains, control, short, settled, brief = table_after("## In short")
     ends = {
         "1,000 epochs (test)": {"T.02-s.003, 1000 epochs", "(the row atmc-cold-one)"},
         "975 epochs (test)": {"(the row atmc-cold as it was)"},
@@ -42,13 +42,13 @@ def test_what_is_said_in_short_is_what_was_found(explored):
     assert agree(re.match(r"(\.\d+) if of one", chains[2])[1], alone - four["pairs"]["one"])
     rows = [
         json.loads((RESULTS / f"{row}.row.json").read_text(encoding="utf-8"))["nll"]
-        for row in ("atmc-cold", "atmc-short", "atmc-settled", "ensemble-sgd")
+        for row in ("atmc-cold", "atmc-short", "atmc-settled", "atmc-settled-one", "ensemble-sgd")
     ]
-    for (*_, rest), nll in zip((chains, short, settled), rows, strict=False):
+    for (*_, rest), nll in zip((chains, short, settled, brief), rows, strict=False):
         assert agree(re.search(r"the row: (\.\d+) after 4 × 250 epochs \(test\)", rest)[1], nll)
     assert "had the NLL, .{} and .{}, one seed each".format(*(round(1e4 * nll) for nll in rows[:2])) in TEXT
-    assert agree(re.search(r"last of these rows has: 94\.52 / (\.\d+), with one seed", TEXT)[1], rows[2])
-    assert agree(re.search(r"far behind: 93\.2 / (\.\d+)\.", TEXT)[1], rows[3])
+    assert agree(re.search(r"the row \*SGD settled first\* has: 94\.52 / (\.\d+), with one seed", TEXT)[1], rows[2])
+    assert agree(re.search(r"far behind: 93\.2 / (\.\d+)\.", TEXT)[1], rows[4])
     of_settled = "T{} speed 0.0025, hold 0.6, {}SGD settled first, 100 epochs"
     usual, without, warmer = (
         explored[of_settled.format(*parts)]["samples"][-1]["predictive nll"]
@@ -56,6 +56,10 @@ def test_what_is_said_in_short_is_what_was_found(explored):
     )
     assert agree(settled[1], usual)
     assert f"{without:.3f} without the sampler, {warmer:.3f} at T = .05;".replace("0.", ".") in settled[2]
+    at_one = "T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0.6, explore {}, SGD settled first, 100 epochs"
+    three, five = (explored[at_one.format(of)] for of in (0.94, 0.9))
+    assert agree(brief[1], three["samples"][-1]["predictive nll"])
+    assert agree(re.match(r"(\.\d+) if for five epochs", brief[2])[1], five["samples"][-1]["predictive nll"])
     assert agree(short[1], explored[f"T0.005 after 0, {SHORT.format(0.8)}"]["samples"][3]["predictive nll"])
     without = explored[f"T0.02 after 0, {SHORT.format(0.98)}"]["samples"][3]["predictive nll"]
     assert agree(re.match(r"(\.\d+) without the sampler", short[2])[1], without)

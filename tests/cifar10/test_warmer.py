@@ -1,0 +1,226 @@
+"""What docs/cifar10.md tells of more heat (T = .05; T = 1 for three epochs) and of BatchNorm is what is kept."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from atmc.posterior.diagnostics import gain_of_pairs
+
+from .rescored import RESULTS, ROOT, ahead, costs, limit, probabilities
+from .test_controls import CHAINS, FLOOR, by_chain, of_places, scores_of_chains, with_error
+from .told import TEXT, bare, scored, table_after
+
+BY_T = {"0": "atmc-zero", ".02": "atmc-settled", ".05": "atmc-settled-T0.05"}
+ONE = "T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0.6, explore {}, SGD settled first, 100 epochs"
+SHORT = {
+    ("ATMC", "three epochs"): ONE.format(0.94),
+    ("SGNHT", "three epochs"): f"SGNHT, {ONE.format(0.94)}",
+    ("ATMC", "five epochs"): ONE.format(0.9),
+}
+
+
+@pytest.fixture(scope="module")
+def labels() -> np.ndarray:
+    return np.load(RESULTS / "atmc-settled-0.npz")["labels"]
+
+
+@pytest.fixture(scope="module")
+def kept(explored) -> dict[str, list[dict[str, Any]]]:
+    """What the runs said of their samples, in float32, by temperature; that at T = 1 is another likelihood's."""
+    return {
+        key: next(run for name, run in explored.items() if f"(the row {row})" in name)["samples"]
+        for key, row in {**BY_T, "1": "atmc-settled-one"}.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[tuple[str, str], dict[str, Any]]:
+    found = json.loads((RESULTS / "table.json").read_text(encoding="utf-8"))
+    return {(row["run"], row["kind"]): row for row in found}
+
+
+def said_of(row: dict[str, Any], ece: bool = False) -> str:
+    """A row's scores as the page writes them."""
+    return bare(f"{100 * row['accuracy']:.2f} / {row['nll']:.3f}" + (f", ECE {row['ece']:.3f}" if ece else ""))
+
+
+def doubt_of_noise(file: str) -> float:
+    """AUROC, in per cent, of the entropy: how much likelier noise is to be doubted than a test image."""
+    stored = np.load(RESULTS / file)
+    seen, noise = (p.astype(np.float64) for p in (stored["probs"].mean(0), stored["outside.noise"]))
+    entropy = [-(p * np.log(np.maximum(p, 1e-300))).sum(-1) for p in (seen, noise)]
+    return float(100 * stats.mannwhitneyu(entropy[1], entropy[0]).statistic / (len(seen) * len(noise)))
+
+
+def alone(samples: list[dict[str, Any]]) -> np.ndarray:
+    """The mean NLL of a chain's samples by themselves, of each chain."""
+    return np.array([np.mean([s["single nll"] for s in samples if s["chain"] == c]) for c in range(CHAINS)])
+
+
+def rise(samples: list[dict[str, Any]]) -> np.ndarray:
+    """By how much the NLL rises from the first sample of a place to the second, of each chain."""
+    nll = {(s["chain"], round(s["epoch"])): s["single nll"] for s in samples}
+    ends = (100, 150, 200, 250)
+    return np.array([np.mean([nll[c, end - 1] - nll[c, end - 2] for end in ends]) for c in range(CHAINS)])
+
+
+def between(one: np.ndarray, two: np.ndarray, digits: int) -> str:
+    """The difference of two groups of chains with its standard error, as the page writes it: they are not pairs."""
+    error = np.sqrt(one.var(ddof=1) / len(one) + two.var(ddof=1) / len(two))
+    return bare(f"{one.mean() - two.mean():.{digits}f} ± {error:.{digits}f}")
+
+
+def p_of(one: np.ndarray, two: np.ndarray) -> float:
+    return float(stats.ttest_ind(one, two, equal_var=False).pvalue)
+
+
+def test_the_warmer_row_differs_in_its_temperature_only():
+    one, two = (tomllib.loads((RESULTS / f"{BY_T[key]}.toml").read_text(encoding="utf-8")) for key in (".02", ".05"))
+    assert [one["sampler"].pop("temperature"), two["sampler"].pop("temperature")] == [0.02, 0.05]
+    assert one == two
+
+
+def test_scores_by_temperature_are_those_of_the_probabilities(labels, kept):
+    found = table_after("**Warmer: T = .05.**")
+    assert [cells[0] for cells in found] == list(BY_T)
+    for of, single, place, two, three, chain, together, many in found:
+        row, samples = BY_T[of], kept[of]
+        means = {f"single {score}": np.mean([s[f"single {score}"] for s in samples]) for score in ("accuracy", "nll")}
+        assert single == bare(f"{100 * means['single accuracy']:.2f} / {means['single nll']:.3f}"), of
+        places = of_places(row)
+        assert place == with_error(costs(places).mean((1, 2)), 4), of
+        for said, n in ((two, 2), (three, 3)):  # of other chains, in the same cycle
+            some = [places[list(chains)].mean(0) for chains in itertools.combinations(range(CHAINS), n)]
+            assert said == bare(f"{np.mean([costs(each).mean() for each in some]):.4f}"), of
+        nll, right = scores_of_chains(row, labels)
+        assert chain == f"{with_error(right, 2)} / {with_error(nll, 4)}", of
+        mean = by_chain(row).mean((0, 1))
+        assert together == bare(f"{100 * np.mean(mean.argmax(-1) == labels):.2f} / {costs(mean).mean():.3f}"), of
+        assert many == bare(f"{limit(places.reshape(-1, *mean.shape))[0]:.3f}"), of
+
+
+def test_what_heat_does_in_a_place_and_in_the_average(labels, kept):
+    zero, warm = (costs(of_places(BY_T[key])).mean((1, 2)) for key in ("0", ".05"))
+    single = alone(kept["0"]), alone(kept[".05"])
+    words = f"have {between(zero, warm, 4)} less NLL together than three points of SGD, and a sample alone has "
+    assert f"{words}{between(*single, 4)} less (four chains each, p = " in TEXT
+    assert bare(f"p = {p_of(zero, warm):.4f} and {p_of(*single):.4f})") in TEXT
+    rises = [rise(kept[key]) for key in ("0", ".05")]
+    words = bare(f"rises by {rises[0].mean():.4f} from the first to the second; at T = .05 by ")
+    assert f"{words}{with_error(rises[1], 4)}." in TEXT
+    gains = []
+    for key in ("0", ".05"):
+        flat = of_places(BY_T[key]).swapaxes(0, 1).reshape(-1, len(labels), 10)
+        gains.append(gain_of_pairs(flat, labels, list(range(CHAINS)) * 4, orders=1).two)
+    assert bare(f"two of two chains gain {gains[1]:.4f}, those of SGD {gains[0]:.4f}.") in TEXT
+    (nll, right), (other, less) = (scores_of_chains(BY_T[key], labels) for key in ("0", ".05"))
+    nll_all, points = ahead(BY_T["0"], BY_T[".05"])
+    assert f"four of a chain {between(other, nll, 4)} behind, all sixteen " in TEXT
+    stored = [np.maximum(probabilities(BY_T[key]), FLOOR).mean(0) for key in ("0", ".05")]
+    behind = costs(stored[1]) - costs(stored[0])  # with the floor of the other columns
+    assert abs(behind.mean() - (float(nll_all.split()[0]))) < 0.001
+    assert f"all sixteen {nll_all}; and in accuracy they are behind by {points} points" in TEXT
+    assert bare(f"(by chains {between(right, less, 2)}, p = {p_of(right, less):.3f})") in TEXT
+    assert f"T = .05 and .02 are level ({ahead(BY_T['.02'], BY_T['.05'])[0]})" in TEXT
+    momenta, positions = (
+        np.array([s[f"{kind}_temperature"] for s in kept[".05"]]) / 0.05 for kind in ("kinetic", "configurational")
+    )
+    error = positions.std(ddof=1) / len(positions) ** 0.5
+    said = f"(momenta {momenta.mean():.2f} T, positions {positions.mean():.2f} ± {error:.2f})"
+    assert said.replace("± 0.", "± .") in TEXT
+
+
+def test_what_is_said_of_heat_in_short(rows):
+    row = rows["atmc-settled-T0.05", "posterior predictive"]
+    assert f"At T = .05 they have {said_of(row)}; there the three samples of a place" in TEXT
+    places = [costs(of_places(BY_T[key])).mean() for key in (".05", "0")]
+    assert bare("of a place have {:.3f} together where SGD's points have {:.3f} (test)".format(*places)) in TEXT
+    page = " ".join((ROOT / "docs" / "temperature.md").read_text(encoding="utf-8").split())
+    words = "three samples of a place have an NLL of {:.3f} together where three points of SGD have {:.3f}"
+    assert bare(words.format(*places)) in page
+    assert bare(f"over all sixteen places {row['nll']:.3f}") in page
+
+
+def test_one_for_three_epochs_and_for_five(explored):
+    found = table_after("But is that what T = 1 is worth?")
+    assert [tuple(cells[:2]) for cells in found] == list(SHORT)
+    for sampler, length, positions, loss, last, six in found:
+        run = explored[SHORT[sampler, length]]
+        samples = run["samples"]
+        assert len(samples) == 6
+        found_positions = [f"{s['configurational_temperature']:.2f}" for s in samples[3:]]
+        assert positions == bare(", ".join(found_positions))
+        rows = run["trace"]["rows"]
+        assert loss == ", ".join(f"{row[1]:.1f}" for row in rows[-3:])
+        assert scored(last, samples[-1], "single")
+        assert scored(six, samples[-1], "predictive")
+    atmc, rival = (explored[SHORT[name, "three epochs"]] for name in ("ATMC", "SGNHT"))
+    less = rival["samples"][-1]["predictive nll"] - atmc["samples"][-1]["predictive nll"]
+    assert bare(f"ATMC has {less:.3f} less than SGNHT") in TEXT
+    above = explored["T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0, explore 0.6, 100 epochs"]["training_loss"]
+    assert f"had {above:.1f} after twenty, and fell" in TEXT
+    five = [row[1] for row in explored[SHORT["ATMC", "five epochs"]]["trace"]["rows"][-3:]]
+    assert five == sorted(five)
+    assert five[-1] < above
+
+
+def test_what_the_row_of_three_epochs_is_said_to_be(labels, kept, rows):
+    row = rows["atmc-settled-one", "posterior predictive"]
+    words = f"It has {said_of(row, ece=True)}, ahead of the paper's 93.9 / .194 and of the row"
+    nll, points = ahead("atmc-settled-one", "atmc")
+    assert f"{words} before by {nll} and {points} points" in TEXT
+    assert row["accuracy"] > 0.939
+    assert row["nll"] < 0.194
+    probs = probabilities("atmc-settled-one").reshape(4, 3, CHAINS, len(labels), 10)
+    said = []
+    for k, at in enumerate((48, 49, 0)):
+        mean = probs[:, k].mean((0, 1))
+        positions = np.mean([s["configurational_temperature"] for s in kept["1"] if round(s["epoch"]) % 50 == at])
+        scores = f"{100 * np.mean(mean.argmax(-1) == labels):.2f} / {costs(mean).mean():.3f}"
+        said.append((bare(scores), bare(f"{positions:.2f}")))
+    (first, cool), (second, warmer), (last, warm) = said
+    words = (
+        f"where positions have a temperature of {cool}, have {first} together; the second ({warmer}) {second}, the last"
+    )
+    assert f"{words} ({warm}) {last}, while the training loss rises from 16.2 to 16.4." in TEXT
+    momenta = np.mean([s["kinetic_temperature"] for s in kept["1"] if round(s["epoch"]) % 50 == 0])
+    assert bare(f"T = 1 in momenta ({momenta:.2f}) and positions") in TEXT
+    trace = np.load(RESULTS / "atmc-settled-one-0.npz")["trace"]
+    ends = np.array([[trace[trace[:, 0] == c][k, 2] for k in (-3, -1)] for c in range(CHAINS)]).mean(0)
+    assert [f"{loss:.1f}" for loss in ends] == ["16.2", "16.4"]
+    assert f"cycle, and ahead of it, {said_of(row)}, if it comes on for three epochs" in TEXT
+
+
+def test_two_networks_with_batchnorm(labels, rows):
+    network, both = rows["sgd-batchnorm", "network"], rows["ensemble-sgd-batchnorm", "ensemble"]
+    assert network["seeds"] == [0, 1]
+    said = f"which have {said_of(network)} on average and {said_of(both)} together, "
+    assert said + said_of(both, ece=True).removeprefix(f"{said_of(both)}, ") in TEXT
+    assert f"**Two SGD networks with BatchNorm have {said_of(both)} together.**" in TEXT
+    nll, points = ahead("ensemble-sgd-batchnorm", "atmc-zero")
+    words = f"({nll} less than that of the control), their accuracy is ahead of it by {points} points"
+    assert words in TEXT
+    assert rows["atmc-zero", "posterior predictive"]["accuracy"] == max(
+        row["accuracy"] for (run, _), row in rows.items() if "batchnorm" not in run
+    )
+    assert f"took {both['gpu_seconds'] / 60:.0f} minutes" in TEXT
+    probs = probabilities("ensemble-sgd-batchnorm")
+    differ = 100 * np.mean(probs[0].argmax(-1) != probs[1].argmax(-1))
+    assert f"They disagree with each other on {differ:.1f} % of the images" in TEXT
+    single = [doubt_of_noise(f"sgd-batchnorm-{seed}.npz") for seed in (1, 0)]
+    together = 100 * both["outside"]["noise"]["entropy"]
+    assert together == pytest.approx(doubt_of_noise("ensemble-sgd-batchnorm-0.npz"), abs=0.01)
+    others = [
+        100 * row["outside"]["noise"]["entropy"]
+        for row in rows.values()
+        if row["kind"] == "posterior predictive" and row["row"].startswith("ATMC")
+    ]
+    said = f"(AUROC {single[0]:.1f} % and {single[1]:.1f} %, together {together:.1f} %; the rows of ATMC have "
+    assert f"{said}{min(others):.0f} to {max(others):.0f} %)" in TEXT
