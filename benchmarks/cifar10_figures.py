@@ -13,6 +13,7 @@ the first: pooling seeds would narrow the intervals, though the test images are 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Line:
     predictors: list[Predictor]
     colour: str
     marker: str = "o"
+    cycle: int | None = None  # epochs of one, where the run has them
 
     @property
     def dashes(self) -> str:
@@ -76,6 +78,7 @@ def lines_of(folder: Path, ink: Ink) -> list[Line]:
     if not rows:
         raise InputError(f"{folder} holds no rows yet: begin with python benchmarks/cifar10.py collect")
     collected = {row["row"]: load_predictors(folder, row) for row in load_rows(folder)}
+    plans = {row["run"]: tomllib.loads((folder / row["recipe"]).read_text(encoding="utf-8")) for row in rows}
     return [
         Line(
             name=_name(row),
@@ -86,6 +89,7 @@ def lines_of(folder: Path, ink: Ink) -> list[Line]:
             predictors=collected[row["run"]],
             colour=ink.series(i),
             marker="os^"[i // SERIES % 3],  # colours come again, and then points have another shape
+            cycle=plans[row["run"]]["schedule"].get("cycle_epochs"),
         )
         for i, row in enumerate(rows)
     ]
@@ -153,12 +157,12 @@ def against_samples(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
 
 
 def against_epochs(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
-    """A score at the epoch of each sample: solid the average so far, dashed the sample alone. Overfitting would rise.
+    """A score where samples are taken: solid the average so far, dashed a sample alone. Overfitting would rise.
 
-    Epochs are those of all chains together, and samples that chains take at the same time make one point. So do the
-    networks of an ensemble, which are trained side by side.
+    Epochs are those of all chains together. Samples of the same cycle, of whatever chain, make one point, at its end,
+    as do those that chains without cycles take at the same time, and the networks of an ensemble.
     """
-    title = f"{TITLES[score]} (dashed: each sample alone)"
+    title = f"{TITLES[score]} (dashed: a sample alone)"
     with drawn(lines, ink, "Epochs, of all chains together", title) as (figure, axes):
         for line in lines:
             average = by_samples(line.predictors)[score]
@@ -167,8 +171,9 @@ def against_epochs(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
                 axes.plot(epochs[-1:], average[-1:], **_style(line, linestyle="none"))
                 continue
             alone = np.mean([found.singles()[score][: len(average)] for found in line.predictors], axis=0)
-            times = np.unique(epochs)
-            each = [np.flatnonzero(epochs == time) for time in times]
+            found = _cycles(line.predictors[0].epochs[: len(average)], line.cycle)
+            each = [np.flatnonzero(found == number) for number in np.unique(found)]
+            times = [epochs[same[-1]] for same in each]
             axes.plot(times, [average[same[-1]] for same in each], **_style(line))
             dashed = _style(line, linestyle=(0, (3, 2)), markerfacecolor="none", label=None)
             axes.plot(times, [alone[same].mean() for same in each], **dashed)
@@ -190,6 +195,11 @@ def loss(lines: Sequence[Line], ink: Ink) -> Figure:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
     return figure
+
+
+def _cycles(epochs: Array, length: int | None) -> Array:
+    """The cycle that each sample ends or belongs to; without cycles each time is one."""
+    return epochs if not length else np.ceil((epochs - 0.5) / length)
 
 
 def chains(trace: Array) -> Iterator[tuple[Array, Array]]:

@@ -351,7 +351,7 @@ def test_a_row_set_aside_is_in_the_long_table_only(stored, tmp_path):
         assert ("| ATMC, " in tabling.blocks(tabling.build(folder))["cifar10 main"]) == shown
 
 
-def test_samples_that_chains_take_at_the_same_time_are_one_point(stored):
+def test_samples_of_one_time_or_one_cycle_are_one_point(stored):
     row = next(row for row in storing.load_rows(stored.folder) if row["row"] == "atmc")
     found = dataclasses.replace(storing.load_predictors(stored.folder, row)[0], epochs=np.float32([2, 2, 4]))
     line = drawing.Line("two chains", "posterior predictive", "atmc", "categorical", 2, [found], "black")
@@ -360,4 +360,11 @@ def test_samples_that_chains_take_at_the_same_time_are_one_point(stored):
     assert list(average[0]) == list(alone[0]) == [4, 8]  # epochs of both
     growing, singles = found.growing()["nll"], found.singles()["nll"]
     assert list(average[1]) == pytest.approx([growing[1], growing[2]])
+    assert list(alone[1]) == pytest.approx([np.mean(singles[:2]), singles[2]])
+    found = dataclasses.replace(found, epochs=np.float32([9.01, 10, 20]))
+    figure = drawing.against_epochs(
+        [dataclasses.replace(line, predictors=[found], cycle=10)], "nll", drawing.Ink.paper()
+    )
+    average, alone = ((drawn.get_xdata(), drawn.get_ydata()) for drawn in figure.axes[0].lines[:2])
+    assert list(average[0]) == list(alone[0]) == [20, 40]  # samples of a cycle are one point as well
     assert list(alone[1]) == pytest.approx([np.mean(singles[:2]), singles[2]])
