@@ -37,6 +37,25 @@ def test_a_copy_goes_on_as_the_original(make, kit, how):
     assert same(kit.snapshot(sampler, params), kit.snapshot(other, others))
 
 
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_a_copy_made_under_a_scheduler_steps_itself(make, kit, how):
+    """A scheduler replaces `step` by a function that knows the original: the copy must not take it along."""
+    params = kit.problem(large=False)
+    sampler = make(params)
+    schedule = atmc.CyclicCosine(sampler, cycle=5)
+    kit.run(sampler, params, 2)
+    schedule.step()
+    other, others = (
+        copy.deepcopy((sampler, params)) if how == "deepcopy" else pickle.loads(pickle.dumps((sampler, params)))
+    )
+    before = kit.snapshot(sampler, params)
+    kit.run(other, others, 3, start=2)
+    assert same(before, kit.snapshot(sampler, params))
+    kit.run(sampler, params, 3, start=2)
+    assert same(kit.snapshot(sampler, params), kit.snapshot(other, others))
+    schedule.step()  # the original is still known to its scheduler
+
+
 @pytest.mark.parametrize("change", ["double", "channels_last", "view"])
 def test_parameters_may_be_converted_between_steps(make, kit, change):
     """The state follows: the same elements keep their momenta, and nothing outside a view is touched."""

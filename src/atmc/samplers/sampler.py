@@ -183,9 +183,12 @@ class Sampler(Optimizer):
             views["thermostat"].fill_(group["thermostat_init"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything, so that copies and pickles work; PyTorch's own would leave the flat state behind."""
+        """Everything, so that copies and pickles work; PyTorch's own would leave the flat state behind.
+
+        But for `step`: a learning-rate scheduler puts one of its own in place, which would step the original.
+        """
         private = ("_optimizer_", "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured")
-        return {key: value for key, value in self.__dict__.items() if not key.startswith(private)}
+        return {k: value for k, value in self.__dict__.items() if k != "step" and not k.startswith(private)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
