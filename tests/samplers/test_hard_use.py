@@ -56,6 +56,18 @@ def test_a_copy_made_under_a_scheduler_steps_itself(make, kit, how):
     schedule.step()  # the original is still known to its scheduler
 
 
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+def test_a_graph_from_before_the_step_is_known_to_be_stale(make, body):
+    """As with any optimizer: its gradients would be of weights that are no longer there."""
+    p = torch.nn.Parameter(torch.ones(3))
+    sampler = make([p], body=body)
+    energy = p.square().sum()
+    energy.backward(retain_graph=True)
+    sampler.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        energy.backward()
+
+
 @pytest.mark.parametrize("change", ["double", "channels_last", "view"])
 def test_parameters_may_be_converted_between_steps(make, kit, change):
     """The state follows: the same elements keep their momenta, and nothing outside a view is touched."""

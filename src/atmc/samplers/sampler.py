@@ -243,6 +243,9 @@ class Sampler(Optimizer):
         fused_triton.prepare(self, list(zip(self._shards, gradients, chosen, strict=True)))
         for shard, grads, body in zip(self._shards, gradients, chosen, strict=True):
             body(self, shard, grads, measure)
+            if body in (fused_native.fused, fused_triton.fused):  # autograd does not see what compiled code writes
+                written = [p for p, grad in zip(shard.params, grads, strict=True) if grad is not None]
+                torch.autograd.graph.increment_version(written)
         self._after_step()
         self._calls += 1
         return loss
