@@ -83,7 +83,12 @@ def check_group(group: dict[str, Any], number: int) -> None:
     """Refuse a parameter group that cannot be sampled."""
     if not group["params"]:
         raise ValueError(f"parameter group {number} is empty: give it at least one parameter")
+    seen: set[int] = set()
     for i, p in enumerate(group["params"]):
+        if id(p) in seen:
+            name = parameter_name(group, number, i)
+            raise ValueError(f"parameter {name} is there twice: it would be moved twice in a step, by two momenta")
+        seen.add(id(p))
         if not p.is_floating_point():
             raise ValueError(
                 f"parameter {parameter_name(group, number, i)} is {p.dtype}: only real floating-point parameters can "
