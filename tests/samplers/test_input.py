@@ -76,6 +76,46 @@ def test_weight_decay_of_a_group_is_not_ignored(kit):
     atmc.ATMC([{"params": params, "weight_decay": 0.0, "note": "mine"}])
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "words"),
+    [
+        (atmc.ATMC, {"temprature": 0.1}, "did you mean temperature"),
+        (atmc.ATMC, {"maximize": True}, "the gradient of U"),
+        (atmc.ATMC, {"seed": 3}, r"it is of the whole sampler: ATMC\(groups, seed=…\)"),
+        (atmc.SGHMC, {"noise_estimate": 3.0}, "it is of the whole sampler"),
+        (atmc.SGNHT, {"speed": 1e-3}, "speed_settings"),
+        (atmc.SGLD, {"momentum": 0.9}, r"it has none; atmc\.SGHMC has"),
+    ],
+)
+def test_settings_of_a_group_that_would_do_nothing_are_named(kit, kind, given, words):
+    params = kit.problem(large=False)
+    with pytest.raises(ValueError, match=rf"{next(iter(given))} of group 0 would do nothing: .*{words}"):
+        kind([{"params": params, **given}])
+    sampler = kind(params[1:])
+    with pytest.raises(ValueError, match="of group 1 would do nothing"):
+        sampler.add_param_group({"params": params[:1], **given})
+    assert len(sampler.param_groups) == 1
+    kind([{"params": params, "maximize": False, "foreach": None, "name": "mine", "lr_scale": 0.5, "initial_lr": 1.0}])
+
+
+def test_groups_may_have_speeds_of_their_own(kit):
+    params = kit.problem(large=False)
+    groups = [{"params": params[:2], "speed": 1e-2}, {"params": params[2:3], "lr": 2e-3, "momentum": 0.5}]
+    sampler = atmc.ATMC.from_speeds([*groups, {"params": params[3:]}], lr=1e-3, speed=1e-3, max_speed=3e-3)
+    first, second, third = sampler.param_groups
+    assert first["mass"] == pytest.approx(0.01)
+    assert first["speed_limit"] == pytest.approx(3.0)
+    assert second["mass"] == pytest.approx(4.0)
+    assert second["noise"] == pytest.approx(-math.log(0.5) / 2e-3)
+    assert second["lr"] == 2e-3
+    assert second["momentum"] is None
+    assert third["mass"] == pytest.approx(1.0)
+    assert third["noise"] == pytest.approx(-math.log(0.9) / 1e-3)
+    assert groups[0].keys() == {"params", "speed"}  # the caller's own
+    with pytest.raises(ValueError, match=r"mass: .*one or the other"):
+        atmc.ATMC.from_speeds([{"params": params, "speed": 1e-2, "mass": 2.0}], lr=1e-3, speed=1e-3)
+
+
 def test_bad_group_leaves_the_sampler_as_it_was(kit):
     params = kit.problem(large=False)
     sampler = atmc.ATMC(params[:2])

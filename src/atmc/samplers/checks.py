@@ -31,6 +31,7 @@ BOUNDS: dict[str, tuple[float, bool, bool]] = {
 FOREIGN = {
     "momentum": "its friction is noise = −log(momentum)/lr; {name}.from_speeds(params, lr, speed, momentum=…) sets it",
     "weight_decay": "decay is a Gaussian prior, atmc.Potential(model, num_data, prior=atmc.priors.gaussian(scale))",
+    "maximize": "it samples exp(−U/T), so it takes the gradient of U: that of the negative of what is to be large",
     "foreach": "say body='foreach'",
     "fused": "say body='fused' (the default where it can run)",
 }
@@ -48,6 +49,27 @@ def refuse_unknown(kind: type, unknown: Iterable[str], shared: Iterable[str]) ->
         else:
             hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(takes)}"
         raise TypeError(f"{kind.__name__} takes no {key}: {hint}")
+
+
+def refuse_idle(kind: type, group: dict[str, Any], number: int, own: Iterable[str], shared: Iterable[str]) -> None:
+    """Refuse what a group is given and no sampler of this kind reads, where it can only be meant as a setting.
+
+    Other keys are the caller's own notes, as in any optimizer.
+    """
+    whole = {*inspect.signature(kind).parameters, *shared} - {"params", "options", *own}
+    for key in group.keys() - {*own, "params", "param_names"}:
+        if key in whole:
+            hint = f"it is of the whole sampler: {kind.__name__}(groups, {key}=…)"
+        elif key in ("speed", "max_speed"):
+            hint = "its mass, noise and speed_limit are what counts: atmc.samplers.speed_settings makes them of speeds"
+        elif key in FOREIGN and group[key]:
+            plain = "noise" not in own and key == "momentum"
+            hint = "it has none; atmc.SGHMC has" if plain else FOREIGN[key].format(name=kind.__name__)
+        elif near := difflib.get_close_matches(key, own, n=1, cutoff=0.85):
+            hint = f"did you mean {near[0]}?"
+        else:
+            continue
+        raise ValueError(f"{key} of group {number} would do nothing: {hint}")
 
 
 def choose(key: str, value: Any, allowed: tuple[str | None, ...]) -> None:

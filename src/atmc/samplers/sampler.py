@@ -23,6 +23,7 @@ from .checks import (
     choose,
     first_nonfinite,
     parameter_name,
+    refuse_idle,
     refuse_unknown,
     whole,
 )
@@ -100,6 +101,7 @@ class Sampler(Optimizer):
             named = {f"reference_{key}": key for key in ("lr", "temperature")}
             follow = [key for key, source in named.items() if isinstance(v := group.get(key), str) and v == source]
             group |= dict.fromkeys(follow)
+            refuse_idle(type(self), group, number, self.defaults, Options.__annotations__)
             check_group(group, number)
             for key in follow:
                 value = float(group[named[key]])
