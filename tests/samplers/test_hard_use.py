@@ -307,6 +307,13 @@ def test_states_of_other_kinds_are_refused(kit):
         assert same(before, kit.snapshot(fused, params))
 
 
+def test_a_state_that_lost_the_samplers_own_part_is_told(kit):
+    sampler = atmc.ATMC(kit.problem(large=False))
+    state = {key: value for key, value in sampler.state_dict().items() if key != "sampler"}
+    with pytest.raises(ValueError, match=r"not of ATMC \(or has lost its 'sampler' part"):
+        sampler.load_state_dict(state)
+
+
 def test_saved_tensors_are_copies(kit):
     lr = torch.tensor(0.05)
     sampler = atmc.ATMC(kit.problem(large=False), lr=lr)

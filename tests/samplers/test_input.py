@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -67,6 +68,23 @@ def test_arguments_of_other_optimizers_are_told_what_is_meant(kit, kind, given, 
         kind(kit.problem(large=False), **given)
     with pytest.raises(TypeError, match=r"takes no weight_decay: .*atmc\.priors\.gaussian"):
         atmc.ATMC.from_speeds(kit.problem(large=False), lr=1e-3, speed=1e-3, weight_decay=0.1)
+
+
+def test_parameters_too_coarse_for_small_steps_are_told(kit):
+    def moved(dtype):
+        p = torch.nn.Parameter(torch.ones(1000, dtype=dtype))
+        sampler = atmc.SGHMC.from_speeds([p], lr=1e-3, speed=3e-4)
+        for _ in range(50):
+            p.grad = p.detach().clone()
+            sampler.step()
+        return float((p != 1).float().mean())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert moved(torch.float32) > 0.99
+    with pytest.warns(UserWarning, match=r"bfloat16: steps below about 1/256 of a weight .*torch\.autocast") as told:
+        assert moved(torch.bfloat16) < 0.5
+    assert len(told) == 1
 
 
 def test_weight_decay_of_a_group_is_not_ignored(kit):
