@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from atmc.posterior import Posterior
 from atmc.posterior.forward import STRATEGIES, choose
 from atmc.posterior.uncertainty import from_probs
+from atmc.target.likelihoods import Gaussian
 
 CPU = [s for s in STRATEGIES if s != "graph"]
 
@@ -304,3 +305,71 @@ def test_what_cannot_be_predicted_is_named() -> None:
         posterior.predict(inputs(), strategy="graph", device="cpu")
     with pytest.raises(ValueError, match="CUDA devices"):
         posterior.predict(inputs(), device="cuda:99")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_network_of_another_precision_gets_inputs_of_it(dtype: torch.dtype) -> None:
+    nets, x = [network(i).to(dtype) for i in range(3)], inputs()
+    posterior = Posterior(nets, nets[0])
+    close = 1e-6 if dtype == torch.float64 else 0.05
+    np.testing.assert_allclose(posterior.predict(x, device="cpu").probs, by_hand(3, x), atol=close)
+    np.testing.assert_allclose(posterior.sample_probs(x, device="cpu").mean(0), by_hand(3, x), atol=close)
+    line = nn.Linear(4, 1).to(dtype)
+    estimate = Posterior([line, line], line, likelihood=Gaussian(0.5)).regress(torch.ones(3, 4), device="cpu")
+    assert estimate.mean.shape == (3, 1)
+
+
+def test_whole_numbers_are_left_to_a_network_that_looks_them_up() -> None:
+    net = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(20, 3))
+    words = torch.randint(10, (6, 5))
+    found = Posterior([net], net).predict(words, device="cpu").probs
+    np.testing.assert_allclose(found, net(words).detach().double().softmax(-1), atol=1e-6)
+    plain = nn.Linear(5, 3)
+    assert Posterior([plain], plain).predict(words, device="cpu").probs.shape == (6, 3)  # numbers like any others
+
+
+def test_one_output_is_no_class() -> None:
+    line = nn.Linear(4, 1)
+    posterior = Posterior([line, line], line)
+    for ask in (posterior.predict, posterior.sample_probs):
+        with pytest.raises(ValueError, match=r"one output, .*likelihoods\.Gaussian"):
+            ask(torch.ones(3, 4), device="cpu")
+    flat = nn.Sequential(line, nn.Flatten(0))
+    with pytest.raises(ValueError, match="one output"):
+        Posterior([flat], flat).predict(torch.ones(3, 4), device="cpu")
+    with pytest.raises(ValueError, match=r"likelihood=atmc\.likelihoods\.Gaussian\(scale\)"):
+        posterior.regress(torch.ones(3, 4))
+
+
+def test_samples_collected_by_hand_are_looked_at() -> None:
+    net, states = network(), bank(3)
+    for several in ((network(i) for i in range(3)), nn.ModuleList([network(i) for i in range(3)])):
+        assert len(Posterior(several, net)) == 3
+    for wrong, words in (
+        ([torch.zeros(5)] * 2, "sample 0 must be a state dict or a network, not Tensor"),
+        (states[0], "a list of state dicts or of networks, not one dict"),
+        (net, "not one Sequential"),
+        ([{n: t.numpy() for n, t in states[0].items()}], "0.weight of sample 0 must be a tensor, not ndarray"),
+        ([states[0], {n: t for n, t in states[1].items() if n != "4.bias"}], "lacks 4.bias"),
+        ([network(), nn.Linear(4, 3)], "lacks 0.weight"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Posterior(wrong, net)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod."])
+def test_samples_of_a_wrapped_network_are_told(prefix: str) -> None:
+    states = [{prefix + n: t for n, t in state.items()} for state in bank(2)]
+    with pytest.raises(ValueError, match=rf"differ by the '{prefix}' that .*network inside"):
+        Posterior(states, network())
+    if prefix == "_orig_mod.":
+        with pytest.raises(ValueError, match="network inside"):
+            Posterior(bank(2), torch.compile(network()))
+
+
+def test_what_is_frozen_may_be_shared_by_samples() -> None:
+    states = bank(3)
+    shared = [{n: states[0][n] if n.startswith("0") else t for n, t in state.items()} for state in states]
+    assert len(Posterior(shared, network())) == 3
+    with pytest.raises(ValueError, match="share memory"):
+        Posterior([states[0], dict(states[0])], network())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import io
 import math
@@ -35,6 +36,119 @@ def test_a_copy_goes_on_as_the_original(make, kit, how):
     kit.run(sampler, params, 3, start=3)
     kit.run(other, others, 3, start=3)
     assert same(kit.snapshot(sampler, params), kit.snapshot(other, others))
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_a_copy_made_under_a_scheduler_steps_itself(make, kit, how):
+    """A scheduler replaces `step` by a function that knows the original: the copy must not take it along."""
+    params = kit.problem(large=False)
+    sampler = make(params)
+    schedule = atmc.CyclicCosine(sampler, cycle=5)
+    kit.run(sampler, params, 2)
+    schedule.step()
+    other, others = (
+        copy.deepcopy((sampler, params)) if how == "deepcopy" else pickle.loads(pickle.dumps((sampler, params)))
+    )
+    before = kit.snapshot(sampler, params)
+    kit.run(other, others, 3, start=2)
+    assert same(before, kit.snapshot(sampler, params))
+    kit.run(sampler, params, 3, start=2)
+    assert same(kit.snapshot(sampler, params), kit.snapshot(other, others))
+    schedule.step()  # the original is still known to its scheduler
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+def test_a_graph_from_before_the_step_is_known_to_be_stale(make, body):
+    """As with any optimizer: its gradients would be of weights that are no longer there."""
+    p = torch.nn.Parameter(torch.ones(3))
+    sampler = make([p], body=body)
+    energy = p.square().sum()
+    energy.backward(retain_graph=True)
+    sampler.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        energy.backward()
+
+
+@pytest.mark.parametrize("how", ["clear", "replace", "one", "emptied"])
+def test_a_state_that_was_taken_away_begins_anew(make, kit, how):
+    """People reset optimizers this way; the flat buffers must not go on behind an empty `state`."""
+    params = kit.problem(large=False)
+    sampler = make(params)
+    kit.run(sampler, params, 3)
+    kept = sampler.state_dict()
+    reset = params[:1] if how in ("one", "emptied") else params
+    if how == "clear":
+        sampler.state.clear()
+    elif how == "replace":
+        sampler.state = collections.defaultdict(dict)
+    elif how == "one":
+        del sampler.state[params[0]]
+    else:
+        sampler.state[params[0]] = {}
+    state = sampler.state_dict()
+    fresh = make(kit.problem(large=False)).state_dict()["state"]
+    for i, p in enumerate(params):
+        for slot in sampler.slots:
+            shared = slot == "thermostat" and sampler.shared_thermostat
+            new = len(reset) == len(params) if shared else any(p is q for q in reset)
+            assert torch.equal(state["state"][i][slot], (fresh if new else kept["state"])[i][slot])
+    twins = kit.problem(large=False)
+    twin = make(twins)
+    twin.load_state_dict(state)
+    for p, q in zip(params, twins, strict=True):
+        q.data.copy_(p.data)
+    kit.run(sampler, params, 3, start=3)
+    kit.run(twin, twins, 3, start=3)
+    assert same(kit.snapshot(sampler, params), kit.snapshot(twin, twins))
+
+
+def test_momenta_that_begin_anew_are_drawn_anew(kit):
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params, lr=0.05, momentum_init="law")
+    first = sampler.state[params[1]]["momentum"].clone()
+    kit.run(sampler, params, 3)
+    sampler.state.clear()
+    again = sampler.state_dict()["state"][1]["momentum"]
+    assert not torch.allclose(first, again)
+    assert again.std() > 0.5
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("change", ["replace", "append", "remove", "group", "no group"])
+def test_parameters_that_were_changed_by_hand_are_refused(make, kit, body, change):
+    params = kit.problem(large=False)
+    sampler = make([{"params": params[:3]}, {"params": params[3:]}], body=body)
+    kit.run(sampler, params, 2)
+    before = kit.snapshot(sampler, params)
+    groups = sampler.param_groups
+    if change == "replace":
+        groups[0]["params"][0] = torch.nn.Parameter(torch.zeros(5))
+    elif change == "append":
+        groups[0]["params"].append(torch.nn.Parameter(torch.zeros(5)))
+    elif change == "remove":
+        groups[0]["params"].pop()
+    elif change == "group":
+        groups[1] = {**groups[1], "lr": 0.01}
+    else:
+        groups.pop()
+    with pytest.raises(ValueError, match=r"by hand: .*add_param_group"):
+        kit.run(sampler, params, 1, start=2)
+    assert same(before, kit.snapshot(sampler, params))
+
+
+def test_a_parameter_that_is_there_twice_is_refused():
+    p = torch.nn.Parameter(torch.ones(3))
+    with pytest.warns(UserWarning, match="duplicate"), pytest.raises(ValueError, match="is there twice"):
+        atmc.ATMC([p, p])
+
+
+def test_a_sampler_made_in_inference_mode_steps_outside_it(make, kit):
+    params = kit.problem(large=False)
+    with torch.inference_mode():
+        sampler = make(params)
+    kit.run(sampler, params, 2)
+    sampler.load_state_dict(sampler.state_dict())
+    kit.run(sampler, params, 1, start=2)
 
 
 @pytest.mark.parametrize("change", ["double", "channels_last", "view"])
@@ -191,6 +305,13 @@ def test_states_of_other_kinds_are_refused(kit):
             fused.load_state_dict(state)
         assert fused.param_groups[0]["lr"] == 0.123
         assert same(before, kit.snapshot(fused, params))
+
+
+def test_a_state_that_lost_the_samplers_own_part_is_told(kit):
+    sampler = atmc.ATMC(kit.problem(large=False))
+    state = {key: value for key, value in sampler.state_dict().items() if key != "sampler"}
+    with pytest.raises(ValueError, match=r"not of ATMC \(or has lost its 'sampler' part"):
+        sampler.load_state_dict(state)
 
 
 def test_saved_tensors_are_copies(kit):

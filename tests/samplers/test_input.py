@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -69,11 +70,68 @@ def test_arguments_of_other_optimizers_are_told_what_is_meant(kit, kind, given, 
         atmc.ATMC.from_speeds(kit.problem(large=False), lr=1e-3, speed=1e-3, weight_decay=0.1)
 
 
+def test_parameters_too_coarse_for_small_steps_are_told(kit):
+    def moved(dtype):
+        p = torch.nn.Parameter(torch.ones(1000, dtype=dtype))
+        sampler = atmc.SGHMC.from_speeds([p], lr=1e-3, speed=3e-4)
+        for _ in range(50):
+            p.grad = p.detach().clone()
+            sampler.step()
+        return float((p != 1).float().mean())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert moved(torch.float32) > 0.99
+    with pytest.warns(UserWarning, match=r"bfloat16: steps below about 1/256 of a weight .*torch\.autocast") as told:
+        assert moved(torch.bfloat16) < 0.5
+    assert len(told) == 1
+
+
 def test_weight_decay_of_a_group_is_not_ignored(kit):
     params = kit.problem(large=False)
     with pytest.raises(ValueError, match=r"weight_decay of group 0 would do nothing: .*prior"):
         atmc.ATMC([{"params": params, "weight_decay": 1e-4}])
     atmc.ATMC([{"params": params, "weight_decay": 0.0, "note": "mine"}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "words"),
+    [
+        (atmc.ATMC, {"temprature": 0.1}, "did you mean temperature"),
+        (atmc.ATMC, {"maximize": True}, "the gradient of U"),
+        (atmc.ATMC, {"seed": 3}, r"it is of the whole sampler: ATMC\(groups, seed=…\)"),
+        (atmc.SGHMC, {"noise_estimate": 3.0}, "it is of the whole sampler"),
+        (atmc.SGNHT, {"speed": 1e-3}, "speed_settings"),
+        (atmc.SGLD, {"momentum": 0.9}, r"it has none; atmc\.SGHMC has"),
+    ],
+)
+def test_settings_of_a_group_that_would_do_nothing_are_named(kit, kind, given, words):
+    params = kit.problem(large=False)
+    with pytest.raises(ValueError, match=rf"{next(iter(given))} of group 0 would do nothing: .*{words}"):
+        kind([{"params": params, **given}])
+    sampler = kind(params[1:])
+    with pytest.raises(ValueError, match="of group 1 would do nothing"):
+        sampler.add_param_group({"params": params[:1], **given})
+    assert len(sampler.param_groups) == 1
+    kind([{"params": params, "maximize": False, "foreach": None, "name": "mine", "lr_scale": 0.5, "initial_lr": 1.0}])
+
+
+def test_groups_may_have_speeds_of_their_own(kit):
+    params = kit.problem(large=False)
+    groups = [{"params": params[:2], "speed": 1e-2}, {"params": params[2:3], "lr": 2e-3, "momentum": 0.5}]
+    sampler = atmc.ATMC.from_speeds([*groups, {"params": params[3:]}], lr=1e-3, speed=1e-3, max_speed=3e-3)
+    first, second, third = sampler.param_groups
+    assert first["mass"] == pytest.approx(0.01)
+    assert first["speed_limit"] == pytest.approx(3.0)
+    assert second["mass"] == pytest.approx(4.0)
+    assert second["noise"] == pytest.approx(-math.log(0.5) / 2e-3)
+    assert second["lr"] == 2e-3
+    assert second["momentum"] is None
+    assert third["mass"] == pytest.approx(1.0)
+    assert third["noise"] == pytest.approx(-math.log(0.9) / 1e-3)
+    assert groups[0].keys() == {"params", "speed"}  # the caller's own
+    with pytest.raises(ValueError, match=r"mass: .*one or the other"):
+        atmc.ATMC.from_speeds([{"params": params, "speed": 1e-2, "mass": 2.0}], lr=1e-3, speed=1e-3)
 
 
 def test_bad_group_leaves_the_sampler_as_it_was(kit):

@@ -77,6 +77,80 @@ def test_a_cycle_that_explores_goes_on_where_it_stopped(make, kit, stop):
     assert all(torch.equal(p, q) for p, q in zip(params, whole, strict=True))
 
 
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_scheduler_made_after_the_state_was_loaded_goes_on(make, kit, as_tensor):
+    """A new scheduler begins a cycle; its own state has to bring back the step size and temperature of the moment."""
+
+    def build():
+        params = kit.problem(large=False)
+        values = {"lr": torch.tensor(0.05), "temperature": torch.tensor(0.7)} if as_tensor else {"temperature": 0.7}
+        return params, make(params, **values)
+
+    def go(sampler, schedule, params, start):
+        for step in range(start, start + 6):
+            kit.set_gradients(params, step)
+            sampler.step()
+            schedule.step()
+
+    params, sampler = build()
+    schedule = atmc.CyclicCosine(sampler, cycle=10, explore=0.3)
+    go(sampler, schedule, params, 0)
+    saved = copy.deepcopy((sampler.state_dict(), schedule.state_dict()))
+    twins, twin = build()
+    for p, q in zip(params, twins, strict=True):
+        q.data.copy_(p.data)
+    go(sampler, schedule, params, 6)
+    twin.load_state_dict(saved[0])
+    after = atmc.CyclicCosine(twin, cycle=10, explore=0.3)
+    after.load_state_dict(saved[1])
+    go(twin, after, twins, 6)
+    for a, b in zip(kit.snapshot(sampler, params), kit.snapshot(twin, twins), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_cycle_that_waits_for_its_turn_sets_nothing_when_it_is_loaded(kit):
+    params = kit.problem(large=False)
+    rates = []
+    for stop in (False, True):
+        sampler = atmc.ATMC(params, lr=0.04)
+
+        def build(sampler):
+            cycle = atmc.CyclicCosine(sampler, cycle=4)
+            return lr_scheduler.SequentialLR(sampler, [lr_scheduler.LinearLR(sampler, 0.1, total_iters=4), cycle], [4])
+
+        schedule, found = build(sampler), []
+        for step in range(8):
+            kit.run(sampler, params, 1, start=step)
+            schedule.step()
+            found.append(sampler.param_groups[0]["lr"])
+            if stop and step in (1, 5):
+                saved = copy.deepcopy((sampler.state_dict(), schedule.state_dict()))
+                sampler = atmc.ATMC(params, lr=0.04)
+                schedule = build(sampler)
+                sampler.load_state_dict(saved[0])
+                schedule.load_state_dict(saved[1])
+        rates.append(found)
+    assert rates[0] == rates[1]
+
+
+def test_groups_that_come_later_follow_the_cycle(kit):
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params[:3], lr=0.04, temperature=0.5)
+    schedule = atmc.CyclicCosine(sampler, cycle=4, explore=0.5)
+    kit.run(sampler, params, 1)
+    schedule.step()
+    sampler.add_param_group({"params": params[3:], "lr": 0.02, "temperature": 0.25})
+    seen = []
+    for step in range(1, 8):
+        kit.run(sampler, params, 1, start=step)
+        schedule.step()
+        first, second = sampler.param_groups
+        assert second["lr"] == pytest.approx(first["lr"] / 2)
+        assert second["temperature"] == first["temperature"] / 2
+        seen.append(second["temperature"])
+    assert seen == [0.25, 0.25, 0.0, 0.0, 0.25, 0.25, 0.0]
+
+
 def test_only_a_sampler_explores():
     param = torch.nn.Parameter(torch.zeros(3))
     with pytest.raises(ValueError, match="group 0 has no temperature"):

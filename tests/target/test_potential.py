@@ -156,6 +156,22 @@ def test_a_prior_may_be_a_rule_a_set_or_one_prior():
     assert len(values) == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"likelihood": torch.nn.CrossEntropyLoss()}, r"likelihood must be .*Categorical\(\).*, not CrossEntropyLoss"),
+        ({"likelihood": likelihoods.Categorical}, "likelihood must be .*, not Categorical$"),
+        ({"likelihood": "categorical"}, "likelihood must be .*, not str"),
+        ({"model": torch.relu}, r"model must be a torch\.nn\.Module"),
+        ({"temper": "cold"}, "temper must be a positive, finite number, not 'cold'"),
+        ({"prior": priors.gaussian}, r"prior must be a rule, as atmc\.priors\.gaussian\(1\.0\)"),
+    ],
+)
+def test_what_is_no_part_of_a_potential_is_told_at_once(given, message):
+    with pytest.raises(InputError, match=message):
+        Potential(**({"model": Net(), "num_data": 24, "prior": priors.gaussian()} | given))
+
+
 def test_num_data_accepts_numpy_integers():
     assert Potential(Net(), np.int64(24), priors.gaussian()).num_data == 24
 

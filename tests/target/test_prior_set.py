@@ -104,3 +104,20 @@ def test_a_draw_of_the_whole_set():
     assert {name: tuple(value.shape) for name, value in draw.items()} == given.shapes
     net.load_state_dict(draw)
     assert torch.isfinite(given.log_prob(list(net.parameters())))
+
+
+def test_the_transforms_of_torch_func_go_through():
+    """As loops over several chains, or with functional_call, want them."""
+    net = Net()
+    given = RULE.assign(net)
+    params = {name: p.detach() for name, p in net.named_parameters()}
+    other = {name: 0.5 * p for name, p in params.items()}
+    stacked = {name: torch.stack([p, other[name]]) for name, p in params.items()}
+    _, expected = reference(net, given)
+    found = torch.func.grad(given.log_prob)(params)
+    values = torch.func.vmap(given.log_prob)(stacked)
+    slopes = torch.func.vmap(torch.func.grad(given.log_prob))(stacked)
+    torch.testing.assert_close(values, torch.stack([given.log_prob(params), given.log_prob(other)]))
+    for name, slope in zip(params, expected, strict=True):
+        torch.testing.assert_close(found[name], -slope)
+        torch.testing.assert_close(slopes[name][0], -slope)

@@ -184,6 +184,16 @@ def _taken(model: nn.Module, given: list[int]) -> list[int] | None:
     return None if first is None else [first.in_channels, *given[1:]]
 
 
+def precision_of(model: nn.Module) -> torch.dtype:
+    """The dtype of a network's parameters, which its inputs must have."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def looks_up(model: nn.Module) -> bool:
+    """Whether a network takes whole numbers as they are, as places in a table."""
+    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules())
+
+
 def first_of(batch: Any) -> Tensor:
     """The inputs of a batch that may be a pair of inputs and labels."""
     first = batch[0] if isinstance(batch, tuple | list) else batch

@@ -27,7 +27,7 @@ from atmc.errors import InputError
 from atmc.posterior.advice import plural
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.forward import Forward
-from atmc.posterior.inputs import Pixels
+from atmc.posterior.inputs import Pixels, looks_up, precision_of
 from atmc.posterior.predict import predict, sample_probs
 from atmc.posterior.samples import Likelihood, Samples, as_bank, check_state
 from atmc.posterior.uncertainty import Prediction
@@ -57,8 +57,8 @@ class Posterior:
         bank = as_bank(samples)
         self._refs = [(bank, i) for i in range(len(bank))]
         chain_of = getattr(samples, "chain_of", lambda i: 0)
-        self.chains = tuple(chains) if chains is not None else tuple(int(chain_of(i)) for i in range(len(samples)))
-        self.weights: Floats = check_weights(weights, len(samples)) if len(samples) else np.zeros(0)
+        self.chains = tuple(chains) if chains is not None else tuple(int(chain_of(i)) for i in range(len(bank)))
+        self.weights: Floats = check_weights(weights, len(bank)) if len(bank) else np.zeros(0)
         self.model = model
         self.likelihood = likelihood
         self.mean, self.std = tuple(mean), tuple(std)
@@ -71,8 +71,8 @@ class Posterior:
         self._bodies: dict[str, nn.Module] = {}
         if len(self.chains) != len(self._refs):
             raise ValueError(f"{len(self._refs)} samples but {len(self.chains)} chain numbers")
-        if self._refs:
-            check_state(model, self.state(0))
+        for i in range(len(bank) if isinstance(bank, list) else min(len(bank), 1)):  # files are read when needed
+            check_state(model, self.state(i))
 
     def __len__(self) -> int:
         return len(self._refs)
@@ -158,10 +158,15 @@ class Posterior:
         return sum(t.numel() * t.element_size() for t in self.state(0).values()) if len(self) else 0
 
     def prepare(
-        self, raw: Tensor, device: torch.device, dtype: torch.dtype = torch.float32, check_scale: bool = False
+        self, raw: Tensor, device: torch.device, dtype: torch.dtype | None = None, check_scale: bool = False
     ) -> Tensor:
-        """Inputs as the network takes them; see `inputs.Pixels`. `check_scale` reads their range, too."""
-        x = self._pixels(raw, device, dtype)
+        """Inputs as the network takes them; see `inputs.Pixels`. `check_scale` reads their range, too.
+
+        Whole numbers are left to a network that looks them up; anything else gets `dtype`, or that of the parameters.
+        """
+        if not raw.is_floating_point() and raw.dtype != torch.uint8 and looks_up(self.model):
+            return raw.to(device)
+        x = self._pixels(raw, device, dtype or precision_of(self.model))
         if check_scale:
             self._pixels.check_scale(raw)
         return x
@@ -173,6 +178,11 @@ class Posterior:
 
     def to_probs(self, outputs: Tensor) -> Tensor:
         """The network's outputs as float64 probabilities; softmax where no likelihood was named."""
+        if self.likelihood is None and (outputs.ndim < 2 or outputs.shape[-1] == 1):
+            raise InputError(
+                "the network has one output, which is no probability of classes: for a regression make the posterior "
+                "with likelihood=atmc.likelihoods.Gaussian(scale) and use regress; two classes take two outputs"
+            )
         wide = outputs.double()
         return (torch.softmax(wide, dim=-1) if self.likelihood is None else self.likelihood.probs(wide)).double()
 
@@ -192,7 +202,7 @@ class Posterior:
         x: Tensor | Iterable[Any],
         batch_size: int | None = None,
         device: torch.device | str | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         strategy: str = "auto",
         samples_at_once: int | None = None,
     ) -> Prediction:
@@ -205,8 +215,9 @@ class Posterior:
         255 they are refused, as are pictures of another size than `.shape`.
 
         Work happens on `device`, by default the inputs' own accelerator or CUDA where there is one. Activations have
-        `dtype`; probabilities are averaged in float64. `strategy` is `loop`, `together`, `graph`, or `auto`, which
-        measures; `samples_at_once` limits how many samples are on the device at a time.
+        `dtype`, by default that of the parameters; probabilities are averaged in float64. `strategy` is `loop`,
+        `together`, `graph`, or `auto`, which measures; `samples_at_once` limits how many samples are on the device at a
+        time.
         """
         self._need_classes("predict gives probabilities of classes")
         return predict(self, x, batch_size, device, dtype, strategy, samples_at_once)

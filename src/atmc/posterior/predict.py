@@ -35,7 +35,7 @@ def predict(
     inputs: Any,
     batch_size: int | None = None,
     device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     strategy: str = "auto",
     samples_at_once: int | None = None,
     check_scale: bool = True,
@@ -84,7 +84,7 @@ def sample_probs(
     inputs: Any,
     batch_size: int | None = None,
     device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Each sample's own probabilities `[K, N, C]` in float32 on the CPU: what metrics and diagnostics are made of."""
     target = pick_device(home_of(inputs), device)

@@ -70,6 +70,11 @@ def regress(
 ) -> Estimate:
     """The predictive mean and variance for `inputs`, one batch at a time, two passes over the samples' outputs."""
     scale = noise_of(posterior.likelihood)
+    if scale is None and posterior.likelihood is None:
+        raise ValueError(
+            "regress needs the noise of the targets: make the posterior with "
+            "likelihood=atmc.likelihoods.Gaussian(scale); for classes use predict"
+        )
     if scale is None:
         raise ValueError("the likelihood of this posterior is not a regression's: use predict")
     if len(posterior) == 0:

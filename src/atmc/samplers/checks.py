@@ -6,6 +6,7 @@ import difflib
 import inspect
 import math
 import numbers
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -31,6 +32,7 @@ BOUNDS: dict[str, tuple[float, bool, bool]] = {
 FOREIGN = {
     "momentum": "its friction is noise = −log(momentum)/lr; {name}.from_speeds(params, lr, speed, momentum=…) sets it",
     "weight_decay": "decay is a Gaussian prior, atmc.Potential(model, num_data, prior=atmc.priors.gaussian(scale))",
+    "maximize": "it samples exp(−U/T), so it takes the gradient of U: that of the negative of what is to be large",
     "foreach": "say body='foreach'",
     "fused": "say body='fused' (the default where it can run)",
 }
@@ -48,6 +50,27 @@ def refuse_unknown(kind: type, unknown: Iterable[str], shared: Iterable[str]) ->
         else:
             hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(takes)}"
         raise TypeError(f"{kind.__name__} takes no {key}: {hint}")
+
+
+def refuse_idle(kind: type, group: dict[str, Any], number: int, own: Iterable[str], shared: Iterable[str]) -> None:
+    """Refuse what a group is given and no sampler of this kind reads, where it can only be meant as a setting.
+
+    Other keys are the caller's own notes, as in any optimizer.
+    """
+    whole = {*inspect.signature(kind).parameters, *shared} - {"params", "options", *own}
+    for key in group.keys() - {*own, "params", "param_names"}:
+        if key in whole:
+            hint = f"it is of the whole sampler: {kind.__name__}(groups, {key}=…)"
+        elif key in ("speed", "max_speed"):
+            hint = "its mass, noise and speed_limit are what counts: atmc.samplers.speed_settings makes them of speeds"
+        elif key in FOREIGN and group[key]:
+            plain = "noise" not in own and key == "momentum"
+            hint = "it has none; atmc.SGHMC has" if plain else FOREIGN[key].format(name=kind.__name__)
+        elif near := difflib.get_close_matches(key, own, n=1, cutoff=0.85):
+            hint = f"did you mean {near[0]}?"
+        else:
+            continue
+        raise ValueError(f"{key} of group {number} would do nothing: {hint}")
 
 
 def choose(key: str, value: Any, allowed: tuple[str | None, ...]) -> None:
@@ -83,7 +106,12 @@ def check_group(group: dict[str, Any], number: int) -> None:
     """Refuse a parameter group that cannot be sampled."""
     if not group["params"]:
         raise ValueError(f"parameter group {number} is empty: give it at least one parameter")
+    seen: set[int] = set()
     for i, p in enumerate(group["params"]):
+        if id(p) in seen:
+            name = parameter_name(group, number, i)
+            raise ValueError(f"parameter {name} is there twice: it would be moved twice in a step, by two momenta")
+        seen.add(id(p))
         if not p.is_floating_point():
             raise ValueError(
                 f"parameter {parameter_name(group, number, i)} is {p.dtype}: only real floating-point parameters can "
@@ -106,6 +134,23 @@ def check_group(group: dict[str, Any], number: int) -> None:
     for i, m in enumerate(masses if isinstance(masses, (list, tuple)) else ()):
         if isinstance(m, Tensor):
             check_element_masses(m, parameter_name(group, number, i))
+
+
+def warn_coarse(group: dict[str, Any], number: int) -> None:
+    """Tell of parameters that are too coarse for small steps, which nothing that a chain reads of itself would show.
+
+    At the paper's speed, 3e-4, seven of ten weights of standard deviation 1 in bfloat16 had not moved in 1,500 steps,
+    and the kinetic temperature was right.
+    """
+    coarse = [i for i, p in enumerate(group["params"]) if p.dtype in (torch.bfloat16, torch.float16)]
+    if coarse:
+        first = group["params"][coarse[0]]
+        warnings.warn(
+            f"parameter {parameter_name(group, number, coarse[0])} is {first.dtype}: steps below about "
+            f"1/{2 / torch.finfo(first.dtype).eps:.0f} of a weight are rounded away, and the chain stands still; keep "
+            "parameters in float32 and compute in low precision with torch.autocast",
+            stacklevel=6,  # the line that makes a sampler
+        )
 
 
 def check_element_masses(mass: Tensor, name: str) -> None:

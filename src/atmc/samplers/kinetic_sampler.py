@@ -77,9 +77,25 @@ class KineticSampler(Sampler):
         """The paper's way to say it: how far a parameter moves per step, on average (at T = 1) and at most.
 
         m = (speed/lr)⁻², c = max_speed/lr, D = −log(momentum)/lr. The paper's CIFAR-10 values are lr = 1e-3,
-        speed = 3e-4, max_speed = 1e-3, momentum = 0.9.
+        speed = 3e-4, max_speed = 1e-3, momentum = 0.9. A group may have a `speed`, `max_speed` and `momentum` of its
+        own.
         """
-        given = [key for key in ("mass", "noise", "speed_limit") if key in options]
-        if given:
-            raise ValueError(f"{', '.join(given)}: from_speeds sets it from the speeds; give one or the other")
-        return cls(params, **{"lr": lr, **speed_settings(lr, speed, max_speed, momentum), **options})
+        _refuse_both(options)
+        whole = {"lr": lr, "speed": speed, "max_speed": max_speed, "momentum": momentum}
+        groups = params if isinstance(params, Tensor) else [_with_speeds(group, whole) for group in params]
+        return cls(groups, **{"lr": lr, **speed_settings(**whole), **options})
+
+
+def _with_speeds(group: Any, whole: dict[str, Any]) -> Any:
+    """A group with its own speeds, where it has any, as mass, noise and speed limit; anything else as it is."""
+    if not isinstance(group, dict) or not group.keys() & {"speed", "max_speed", "momentum"}:
+        return group
+    _refuse_both(group)
+    settings = speed_settings(**{key: group.get(key, value) for key, value in whole.items()})
+    return {key: value for key, value in group.items() if key == "lr" or key not in whole} | settings
+
+
+def _refuse_both(given: Mapping[str, Any]) -> None:
+    both = [key for key in ("mass", "noise", "speed_limit") if key in given]
+    if both:
+        raise ValueError(f"{', '.join(both)}: from_speeds sets it from the speeds; give one or the other")

@@ -31,7 +31,7 @@ def stream_key(seed: int, purpose: str = "step") -> int:
     return (int.from_bytes(digest, "little") & (2**62 - 1)) | 2**62
 
 
-def init_generator(seed: int, number: int) -> np.random.Generator:
+def init_generator(seed: int, number: int | str) -> np.random.Generator:
     """The generator for what a sampler's `number`-th parameter draws once (its momenta from their law)."""
     return np.random.Generator(np.random.Philox(key=stream_key(seed, f"init {number}")))
 

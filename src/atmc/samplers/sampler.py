@@ -23,7 +23,9 @@ from .checks import (
     choose,
     first_nonfinite,
     parameter_name,
+    refuse_idle,
     refuse_unknown,
+    warn_coarse,
     whole,
 )
 from .kinetic import sample_momentum
@@ -100,11 +102,13 @@ class Sampler(Optimizer):
             named = {f"reference_{key}": key for key in ("lr", "temperature")}
             follow = [key for key, source in named.items() if isinstance(v := group.get(key), str) and v == source]
             group |= dict.fromkeys(follow)
+            refuse_idle(type(self), group, number, self.defaults, Options.__annotations__)
             check_group(group, number)
             for key in follow:
                 value = float(group[named[key]])
                 group[key] = value if value > 0.0 else None  # 0 is nothing to refer to
             self.check_together(group, number, {name: getattr(self, name) for name in self.saved})
+            warn_coarse(group, number)
             first = self.param_groups[0].get("thermostat_init")
             if self.shared_thermostat and group["thermostat_init"] != first:
                 raise ValueError(
@@ -118,12 +122,16 @@ class Sampler(Optimizer):
                 self.state.pop(p, None)
             raise
 
+    @torch.inference_mode(False)  # or a step outside inference mode could not write there
     def _build(self) -> None:
         """Lay out the state of parameters that have none yet, keeping that of the others.
 
-        All of it is made before any of it is put in place.
+        All of it is made before any of it is put in place. Where the caller has taken a state away (`state.clear()`),
+        it is made as for a new parameter, with momenta of its own.
         """
-        kept = {p: dict(self.state[p]) for shard in self._shards for p in shard.params}
+        kept: dict[Tensor, dict[str, Any]] = {
+            p: dict(self.state.get(p) or {}) for shard in self._shards for p in shard.params
+        }
         members: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, str, dict[str, Any]]]] = {}
         numbers: dict[Tensor, int] = {}
         for number, group in enumerate(self.param_groups):
@@ -138,15 +146,14 @@ class Sampler(Optimizer):
                 if self._shards:
                     shard.step.copy_(self._shards[0].step)
                 for index, p in enumerate(params):
-                    views = self._views(shard, index)
-                    if p in kept:
-                        for slot, view in views.items():
-                            view.copy_(kept[p][slot])
-                    else:
-                        self._initialise(shard, index, views, numbers[p])
+                    views, own = self._views(shard, index), kept.get(p, {})
+                    which = f"{numbers[p]} at call {self._calls}" if p in kept else numbers[p]
+                    self._initialise(shard, index, {k: v for k, v in views.items() if k not in own}, which)
+                    for slot in views.keys() & own.keys():
+                        views[slot].copy_(own[slot])
                 shards.append(shard)
             if self.shared_thermostat:  # one for all, whenever they came and whatever their precision
-                source = self._shards[0] if kept else shards[0]
+                source = self._shards[0] if any("thermostat" in own for own in kept.values()) else shards[0]
                 for shard in shards:
                     shard.flat["thermostat"].copy_(source.flat["thermostat"])
         self._shards = shards
@@ -169,7 +176,24 @@ class Sampler(Optimizer):
         for index, p in enumerate(shard.params):
             self.state[p] = Slots(self._views(shard, index))
 
-    def _initialise(self, shard: Shard, index: int, views: dict[str, Tensor], number: int) -> None:
+    def _outdated(self) -> bool:
+        """Whether a parameter was converted or moved, or its state taken away or replaced, since it was laid out."""
+        if any(shard.moved() for shard in self._shards):
+            return True
+        get, whole = self.state.get, len(self.slots)
+        states = [get(p) for shard in self._shards for p in shard.params]
+        return any(type(own) is not Slots or len(own) < whole for own in states)
+
+    def _check_members(self) -> None:
+        """Refuse groups whose parameters are not those laid out: new ones would stand still and old ones move on."""
+        laid = {id(p): id(g) for shard in self._shards for p, g in zip(shard.params, shard.groups, strict=True)}
+        if laid != {id(p): id(g) for g in self.param_groups for p in g["params"]}:
+            raise ValueError(
+                "parameters or groups of param_groups have been replaced, added or removed by hand: change settings of "
+                "a group in place, add parameters with add_param_group, or make a new sampler"
+            )
+
+    def _initialise(self, shard: Shard, index: int, views: dict[str, Tensor], number: int | str) -> None:
         """Give one new parameter, the sampler's `number`-th, its first momentum and thermostat."""
         group = shard.groups[index]
         if "momentum" in views and group["momentum_init"] == "law":
@@ -183,9 +207,12 @@ class Sampler(Optimizer):
             views["thermostat"].fill_(group["thermostat_init"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything, so that copies and pickles work; PyTorch's own would leave the flat state behind."""
+        """Everything, so that copies and pickles work; PyTorch's own would leave the flat state behind.
+
+        But for `step`: a learning-rate scheduler puts one of its own in place, which would step the original.
+        """
         private = ("_optimizer_", "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured")
-        return {key: value for key, value in self.__dict__.items() if not key.startswith(private)}
+        return {k: value for k, value in self.__dict__.items() if k != "step" and not k.startswith(private)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -211,14 +238,18 @@ class Sampler(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         options = {name: getattr(self, name) for name in self.saved}
+        self._check_members()
         for number, group in enumerate(self.param_groups):
             check_hyperparameters(group, number)
             self.check_together(group, number, options)
         check_changed_masses(self.param_groups, self._shards[0].scratch.setdefault("masses seen", {}))
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        if any(shard.moved() for shard in self._shards):
+        if self._outdated():
             if capturing:
-                raise RuntimeError("a parameter was moved or converted since the last step: take one before capturing")
+                raise RuntimeError(
+                    "a parameter was moved or converted, or its state taken away, since the last step: take one before "
+                    "capturing"
+                )
             self._build()
         gradients = [self._gradients(shard) for shard in self._shards]
         chosen = [self._choose_body(shard) for shard in self._shards]
@@ -240,6 +271,9 @@ class Sampler(Optimizer):
         fused_triton.prepare(self, list(zip(self._shards, gradients, chosen, strict=True)))
         for shard, grads, body in zip(self._shards, gradients, chosen, strict=True):
             body(self, shard, grads, measure)
+            if body in (fused_native.fused, fused_triton.fused):  # autograd does not see what compiled code writes
+                written = [p for p, grad in zip(shard.params, grads, strict=True) if grad is not None]
+                torch.autograd.graph.increment_version(written)
         self._after_step()
         self._calls += 1
         return loss
@@ -358,6 +392,8 @@ class Sampler(Optimizer):
 
         Only dicts, lists, strings, numbers and tensors. The tensors are copies: saving them later saves this moment.
         """
+        if self._outdated():
+            self._build()
         for shard in self._shards:
             fused_triton.collect(shard)
         return saving.pack(self, super().state_dict())

@@ -59,7 +59,11 @@ def check(sampler: Sampler, state_dict: dict[str, Any]) -> Checked:
     extra = state_dict.get("sampler") if isinstance(state_dict, dict) else None
     if not isinstance(extra, dict) or extra.get("class") != type(sampler).__name__:
         found = extra.get("class") if isinstance(extra, dict) else "something else"
-        raise ValueError(f"this state is of {found}, not of {type(sampler).__name__}")
+        lost = (
+            " (or has lost its 'sampler' part, which torch.distributed.checkpoint and others leave out: save "
+            "sampler.state_dict() as it is)"
+        )
+        raise ValueError(f"this state is of {found}, not of {type(sampler).__name__}{lost * (extra is None)}")
     wanted = ("seed", "scheme", "slots", "shared_thermostat", "options", "calls", "step", "last_lr")
     missing = [key for key in wanted if key not in extra]
     if missing or "param_groups" not in state_dict or "state" not in state_dict:

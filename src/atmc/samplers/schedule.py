@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -15,7 +17,7 @@ class CyclicCosine(LRScheduler):
     """h_t = (h₀/2) [1 + cos(π · (t mod n)/n)]: from h₀ down to almost 0 in n steps, then back to h₀ at once.
 
     Take a sample where a cycle ends: there the step, and with it every discretisation error, is smallest. Call `step()`
-    after each sampler step. Works with any optimizer.
+    after each sampler step. Works with any optimizer; a group that is added later has its own lr for h₀.
 
     Args:
         cycle: length n of a cycle, in steps; or in epochs if `steps_per_epoch` is given (neither need be whole).
@@ -59,28 +61,48 @@ class CyclicCosine(LRScheduler):
             for name, value in (("explore", explore), ("hold", hold), ("warmup", warmup))
         )
         self.floor = plain_number("floor", floor, "a number in [0, 1]", lambda v: 0.0 <= v <= 1.0)
-        if self.explore:
-            for number, group in enumerate(optimizer.param_groups):
-                if "temperature" not in group:
-                    raise ValueError(f"explore = {explore:g} needs a sampler: group {number} has no temperature")
-                group.setdefault("initial_temperature", float(group["temperature"]))
+        self._note_temperatures(optimizer)
         super().__init__(optimizer, last_epoch)
 
+    def _note_temperatures(self, optimizer: Optimizer) -> None:
+        """Keep the temperature that each group returns to, where cycles explore."""
+        for number, group in enumerate(optimizer.param_groups if self.explore else []):
+            if "temperature" not in group:
+                raise ValueError(f"explore = {self.explore:g} needs a sampler: group {number} has no temperature")
+            group.setdefault("initial_temperature", float(group["temperature"]))
+
     def get_lr(self) -> list[float | Tensor]:
+        for group in self.optimizer.param_groups[len(self.base_lrs) :]:  # added since
+            lr = group["lr"]
+            group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr)
+            self.base_lrs.append(group["initial_lr"])
         factor = cyclic_cosine(self.last_epoch, self.cycle_steps, self.hold, self.warmup, self.floor)
         return [base * factor for base in self.base_lrs]  # a tensor stays one: nothing waits for the device
 
     def step(self, epoch: int | None = None) -> None:
         """Set the step size, and the temperature where cycles explore, for the next step."""
         super().step(epoch)
-        if not self.explore:
-            return
-        for group in self.optimizer.param_groups:
-            value = 0.0 if self.exploring else group["initial_temperature"]
-            if isinstance(group["temperature"], Tensor):
-                group["temperature"].fill_(value)
-            else:
-                group["temperature"] = value
+        self._set_temperatures()
+
+    def _set_temperatures(self) -> None:
+        self._note_temperatures(self.optimizer)
+        for group in self.optimizer.param_groups if self.explore else []:
+            _put(group, "temperature", 0.0 if self.exploring else group["initial_temperature"])
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a state was taken, with the step size and temperature of that moment.
+
+        A scheduler that is made anew has set those of a cycle's first step, perhaps on a sampler that had been loaded.
+        Where something else has set them since, they are left alone.
+        """
+        groups = self.optimizer.param_groups
+        own = len(groups) == len(self._last_lr) and self.last_epoch == 0
+        own = own and all(float(g["lr"]) == float(lr) for g, lr in zip(groups, self._last_lr, strict=True))
+        super().load_state_dict(state_dict)
+        if own:
+            for group, lr in zip(groups, self.get_lr(), strict=True):
+                _put(group, "lr", lr)
+            self._set_temperatures()
 
     @property
     def exploring(self) -> bool:
@@ -95,6 +117,14 @@ class CyclicCosine(LRScheduler):
     def ends_cycle(self) -> bool:
         """Whether the next step begins a new cycle: the moment to take a sample."""
         return self.last_epoch > 0 and self.last_epoch % self.cycle_steps < 1.0
+
+
+def _put(group: dict[str, Any], key: str, value: Any) -> None:
+    """Set a number of a group; a tensor stays where it is, since a captured graph reads it there."""
+    if isinstance(group[key], Tensor):
+        group[key].copy_(torch.as_tensor(value))
+    else:
+        group[key] = value
 
 
 def _positive(value: float) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,12 +55,18 @@ class Potential:
         improper_ok: bool | None = None,
         validate: bool | None = None,
     ) -> None:
-        if not (math.isfinite(temper) and temper > 0):
-            raise InputError(f"temper must be a positive, finite number, not {temper!r}")
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+        if likelihood is not None and not isinstance(likelihood, Likelihood):
+            given = likelihood.__name__ if isinstance(likelihood, type) else type(likelihood).__name__
+            raise InputError(
+                "likelihood must be one of atmc.likelihoods, as Categorical() or Gaussian(scale), or None for "
+                f"Categorical(), not {given}"
+            )
         self.model = model
         self.num_data = _count(num_data)
         self.likelihood = Categorical() if likelihood is None else likelihood
-        self.temper = float(temper)
+        self.temper = _power(temper)
         self.prior_set = _assigned(prior, model, improper_ok)
         self.validate = validate
         self.nll: Tensor | None = None
@@ -191,6 +198,17 @@ def _count(num_data: int) -> int:
     return count
 
 
+def _power(temper: Any) -> float:
+    """temper as a plain positive number, of whatever library."""
+    try:
+        power = 0.0 if isinstance(temper, bool | str) else float(temper)
+    except (TypeError, ValueError):
+        power = 0.0
+    if not 0 < power < math.inf:
+        raise InputError(f"temper must be a positive, finite number, not {temper!r}")
+    return power
+
+
 def _acts(layer: nn.Module) -> bool:
     """Whether a layer that `check` names does harm in the mode it is in: in evaluation mode dropout is idle."""
     return layer.training or (isinstance(layer, _BatchNorm) and layer.running_mean is None)
@@ -214,5 +232,7 @@ def _assigned(prior: PriorRule | PriorSet | Prior, model: nn.Module, improper_ok
     if isinstance(prior, Prior):
         prior = PriorRule([on(prior)], name=type(prior).__name__)
     if not isinstance(prior, PriorRule):
-        raise InputError(f"prior must be a rule, a PriorSet or a Prior, not {type(prior).__name__}")
+        raise InputError(
+            f"prior must be a rule, as atmc.priors.gaussian(1.0), a PriorSet or a Prior, not {type(prior).__name__}"
+        )
     return prior.assign(model, improper_ok=improper_ok)

@@ -155,14 +155,27 @@ class PriorSet:
 class _LogPrior(Function):
     """log p(θ) as one node of the autograd graph: backward is the closed-form gradient, not a replay of the forward.
 
-    Under create_graph the gradient is built from differentiable operations, so Hessian-vector products work.
+    Under create_graph the gradient is built from differentiable operations, so Hessian-vector products work, and so do
+    the transforms of torch.func.
     """
 
     @staticmethod
-    def forward(ctx: Any, prior_set: PriorSet, *xs: Tensor) -> Tensor:
-        ctx.prior_set = prior_set
-        ctx.save_for_backward(*xs)
+    def forward(prior_set: PriorSet, *xs: Tensor) -> Tensor:
         return prior_set._value(xs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.prior_set, *xs = inputs
+        ctx.save_for_backward(*xs)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], prior_set: PriorSet, *xs: Tensor) -> tuple[Tensor, int]:
+        """One after the other: foreach kernels know no batches."""
+        values = [
+            prior_set.log_prob([x if d is None else x.select(d, i) for x, d in zip(xs, in_dims[1:], strict=True)])
+            for i in range(info.batch_size)
+        ]
+        return torch.stack(values), 0
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
