@@ -123,3 +123,20 @@ def test_a_run_without_its_recipe_file_goes_on_and_has_it_again(recipe):
     assert result.code == 0, result
     assert "Done: 1 sample in runs/tiny." in result.out
     assert own.read_text() == text
+
+
+def test_an_altered_or_torn_recipe_file_is_named_and_not_run(recipe):
+    """It was said that the manifest's copy was used, and the altered file was; a torn one ended in an error."""
+    assert atmc("sample", recipe, "--set", "schedule.epochs=2", "--set", "run.evaluate=[]").code == 0
+    own = Path("runs/tiny/recipe.toml")
+    text = own.read_text()
+    for harmed in (text.replace("\nepochs = 2\n", "\nepochs = 3\n"), text[: len(text) // 2]):
+        assert harmed != text
+        own.write_text(harmed)
+        result = atmc("sample", "runs/tiny")
+        assert result.code == 0, result
+        assert "damaged: runs/tiny/recipe.toml" in result.err
+        assert "Done: 1 sample in runs/tiny." in result.out
+        assert own.read_text() == text
+    own.write_text(text.replace("\nepochs = 2\n", "\nepochs = 3\n"))
+    assert "Done: 2 samples" in atmc("sample", own, "--out", "runs/tiny").out  # a file that is named is meant
