@@ -329,6 +329,24 @@ def test_evaluate_and_report_name_damage_and_go_on(tiny, tmp_path, harm):
     assert "damaged" not in json.loads(atmc("evaluate", tiny, "--json").out)
 
 
+@pytest.mark.parametrize("harm", ["remove", "alter"])
+def test_a_page_shows_the_recipe_that_was_run(tiny, tmp_path, harm):
+    """recipe.toml is the copy for people: without it there was no page, and altered it was shown as what was run."""
+    run = tmp_path / "run"
+    shutil.copytree(tiny, run)
+    own = run / "recipe.toml"
+    text = own.read_text()
+    own.unlink()
+    if harm == "alter":
+        own.write_text(text.replace("temperature_peak = 1.0", "temperature_peak = 7.5"))
+    result = atmc("report", run)
+    assert result.code == 0, result
+    assert f"damaged: {own}" in result.err
+    page = (run / "report.html").read_text()
+    assert "temperature_peak = 1.0" in page
+    assert "temperature_peak = 7.5" not in page
+
+
 @pytest.mark.parametrize("harm", ["altered", "torn"])
 @pytest.mark.parametrize("verb", ["doctor", "evaluate"])
 def test_metrics_that_were_changed_are_named(tiny, tmp_path, verb, harm):
