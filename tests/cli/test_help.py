@@ -75,3 +75,13 @@ def test_an_unexpected_error_is_one_line_unless_debugging(monkeypatch, tmp_path)
     monkeypatch.setenv("ATMC_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         atmc("evaluate", "x")
+
+
+def test_a_reader_that_leaves_before_a_table_is_no_failure():
+    """`atmc evaluate RUN | head -1`: where a table met the closed pipe, rich ended the program with exit code 1."""
+    code = "from atmc.cli import console, main; main._dispatch = lambda _: console.table(['a'], [['b']]); main.main()"
+    out, into = os.pipe()
+    os.close(out)
+    made = subprocess.run([sys.executable, "-c", code], stdout=into, stderr=subprocess.PIPE, text=True)
+    os.close(into)
+    assert (made.returncode, made.stderr) == (0, "")
