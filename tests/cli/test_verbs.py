@@ -227,6 +227,10 @@ def test_export_and_predict_with_what_was_exported(tiny, tmp_path):
     fails("export", tiny, "out", match="not an empty folder")
     fails("predict", "out", "x.png", "--size", "huge", match="WIDTHxHEIGHT")
     fails("predict", "out", "x.png", "--size", "9x9", match="takes images of 8x8 alone: leave --size out")
+    # A run says its own size too; what was typed was not looked at there.
+    fails("predict", tiny, "x.png", "--size", "huge", match="WIDTHxHEIGHT")
+    fails("predict", tiny, "x.png", "--size", "9x9", match="takes images of 8x8 alone: leave --size out")
+    assert atmc("predict", tiny, "x.png", "--size", "8x8").code == 0
 
 
 def test_export_to_onnx(tiny):
