@@ -165,7 +165,8 @@ def _set(values: dict[str, Any], override: str) -> str:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string, so that a shell needs no second pair of quotes
+        # A bare word is a string, so that a shell needs no second pair of quotes; .5 and 5. are numbers to people.
+        value = float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.I) else text
     *sections, last = key.split(".")
     place = values
     for part in sections:
