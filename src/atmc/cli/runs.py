@@ -137,6 +137,10 @@ def run_recipe(
     try:
         return run(recipe, folder, time_budget=time_budget, progress=None if quiet else "auto")
     except KeyboardInterrupt:
+        from atmc.chain.manifest import Manifest
+
+        if not again and not Manifest.exists(folder):  # there is nothing yet that could be named to go on with
+            raise Stopped(f"stopped before {folder} became a run: the same command begins it") from None
         raise Stopped(
             f"stopped at once; go on from the last checkpoint with {again or command('atmc', 'sample', folder)}"
         ) from None
