@@ -135,10 +135,10 @@ def test_a_regression_without_its_noise_is_told_what_was_taken() -> None:
 def test_a_chain_that_is_not_at_its_temperature_is_told_of(tmp_path: Path) -> None:
     x, y, _, _ = regression()
     fast = ["sampler.speed=0.05", "sampler.max_speed=0.17"]
-    with pytest.warns(UserWarning, match=r"times the temperature it was asked for.*atmc doctor"):
+    with pytest.warns(UserWarning, match=r"times the temperature it was asked for.*atmc doctor '.*my run' says"):
         sample(
-            line(), (x, y), "sghmc", epochs=30, out=tmp_path, likelihood=likelihoods.Gaussian(SCALE), overrides=fast,
-            progress=None,
+            line(), (x, y), "sghmc", epochs=30, out=tmp_path / "my run", likelihood=likelihoods.Gaussian(SCALE),
+            overrides=fast, progress=None,
         )  # fmt: skip
 
 

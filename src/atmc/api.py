@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import shlex
 import tempfile
 import time
 import warnings
@@ -314,7 +315,7 @@ def _say_if_off(folder: Path, kept: bool) -> None:
     level = traces.temperature_ratio(rows, by_time=True)
     if level.rows < 5 or not math.isfinite(level.mean) or 0.5 < level.mean < 2.0:
         return
-    where = f"; atmc doctor {folder} says more" if kept else ""
+    where = f"; atmc doctor {shlex.quote(str(folder))} says more" if kept else ""
     warnings.warn(
         f"the chain was at {level.mean:.2g} times the temperature it was asked for, so these are no "
         f"samples of the posterior: standardise inputs and targets, or give it more epochs{where}",

@@ -61,6 +61,12 @@ def test_overrides_are_toml_values_and_bare_words_are_text(path: Path) -> None:
     assert recipe.run.evaluate == ["test", "train"]
 
 
+@pytest.mark.parametrize(("text", "value"), [(".5", 0.5), ("+.5e1", 5.0), ("5.", 5.0), ("5.E-1", 0.5)])
+def test_numbers_as_people_write_them_are_numbers(path: Path, text: str, value: float) -> None:
+    """TOML wants a digit on both sides of the point; the answer was "'.5' must be a number"."""
+    assert load_recipe(path, [f"sampler.temperature={text}"]).sampler.temperature == value
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

@@ -75,3 +75,31 @@ def test_an_unexpected_error_is_one_line_unless_debugging(monkeypatch, tmp_path)
     monkeypatch.setenv("ATMC_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         atmc("evaluate", "x")
+
+
+def test_a_reader_that_leaves_before_a_table_is_no_failure():
+    """`atmc evaluate RUN | head -1`: where a table met the closed pipe, rich ended the program with exit code 1."""
+    code = "from atmc.cli import console, main; main._dispatch = lambda _: console.table(['a'], [['b']]); main.main()"
+    out, into = os.pipe()
+    os.close(out)
+    made = subprocess.run([sys.executable, "-c", code], stdout=into, stderr=subprocess.PIPE, text=True)
+    os.close(into)
+    assert (made.returncode, made.stderr) == (0, "")
+
+
+def test_ctrl_c_that_an_import_swallows_is_still_ctrl_c():
+    """Torch's imports turned it into a RecursionError, and the answer was exit code 1 and to report a bug."""
+    code = """
+import os, signal
+from atmc.cli import main
+def importing(arguments):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise RecursionError("half of a module") from None
+main._dispatch = importing
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main.main()
+"""
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (made.returncode, made.stderr) == (130, "atmc: stopped by Ctrl-C\n")

@@ -75,6 +75,9 @@ def test_settings_for_pictures_follow_their_number(tmp_path):
     assert (many.schedule.epochs, many.name) == (400, "x"), "what a person sets goes before what is chosen for them"
     fails("sample", "many", match="for a folder of pictures, folder:many")
     fails("sample", "folder:nowhere", match="no folder")
+    assert atmc("sample", "folder:nowhere").err.count("\n") == 1, (
+        "what is said of pictures is said where there are some"
+    )
     pictures_of(Path("three"), 3)
     fails("sample", "folder:three", match="at least 16")
 
@@ -161,6 +164,6 @@ def test_pictures_without_classes_are_explained(tmp_path):
     assert "pics/even/cats/1.jpg" in line
     shutil.rmtree(tmp_path / "pics" / "framed")
     fails("sample", "folder:pics", match="of one class only")
-    (tmp_path / "my pics").mkdir()
-    said = atmc("sample", "folder:my pics").err
+    pictures_of(tmp_path / "my pics")
+    said = atmc("sample", "folder:my pics", "--set", "seed=none").err
     assert "'folder:my pics?size=64'" in said, "to be pasted into a shell"

@@ -103,12 +103,16 @@ def test_a_recipe_name_cannot_leave_the_runs_folder(recipe):
 
 
 def test_a_second_ctrl_c_says_how_to_go_on(recipe, monkeypatch):
-    """The chain itself turns the first into a clean stop; what comes through is the second."""
+    """The chain itself turns the first into a clean stop; what comes through is the second, or one in its preparations:
+    then there is no run yet to go on with."""
 
     def impatient(*arguments, **more):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("atmc.chain.runner.run", impatient)
+    fails("sample", recipe, "--out", "r", code=130, match="stopped before r became a run: the same command begins it")
+    Path("r").mkdir()
+    Path("r/manifest.json").write_text("{}")
     fails("sample", recipe, "--out", "r", code=130, match="stopped at once; go on from the last checkpoint with")
     fails("demo", "--out", "d", "--seed", "5", code=130, match="with atmc demo --out d --seed 5")
 
@@ -123,3 +127,20 @@ def test_a_run_without_its_recipe_file_goes_on_and_has_it_again(recipe):
     assert result.code == 0, result
     assert "Done: 1 sample in runs/tiny." in result.out
     assert own.read_text() == text
+
+
+def test_an_altered_or_torn_recipe_file_is_named_and_not_run(recipe):
+    """It was said that the manifest's copy was used, and the altered file was; a torn one ended in an error."""
+    assert atmc("sample", recipe, "--set", "schedule.epochs=2", "--set", "run.evaluate=[]").code == 0
+    own = Path("runs/tiny/recipe.toml")
+    text = own.read_text()
+    for harmed in (text.replace("\nepochs = 2\n", "\nepochs = 3\n"), text[: len(text) // 2]):
+        assert harmed != text
+        own.write_text(harmed)
+        result = atmc("sample", "runs/tiny")
+        assert result.code == 0, result
+        assert "damaged: runs/tiny/recipe.toml" in result.err
+        assert "Done: 1 sample in runs/tiny." in result.out
+        assert own.read_text() == text
+    own.write_text(text.replace("\nepochs = 2\n", "\nepochs = 3\n"))
+    assert "Done: 2 samples" in atmc("sample", own, "--out", "runs/tiny").out  # a file that is named is meant

@@ -227,6 +227,10 @@ def test_export_and_predict_with_what_was_exported(tiny, tmp_path):
     fails("export", tiny, "out", match="not an empty folder")
     fails("predict", "out", "x.png", "--size", "huge", match="WIDTHxHEIGHT")
     fails("predict", "out", "x.png", "--size", "9x9", match="takes images of 8x8 alone: leave --size out")
+    # A run says its own size too; what was typed was not looked at there.
+    fails("predict", tiny, "x.png", "--size", "huge", match="WIDTHxHEIGHT")
+    fails("predict", tiny, "x.png", "--size", "9x9", match="takes images of 8x8 alone: leave --size out")
+    assert atmc("predict", tiny, "x.png", "--size", "8x8").code == 0
 
 
 def test_export_to_onnx(tiny):
@@ -327,6 +331,24 @@ def test_evaluate_and_report_name_damage_and_go_on(tiny, tmp_path, harm):
         assert sample.name in json.loads(told.out)["damaged"][0]
     assert f"Damaged: {sample}" in (run / "report.html").read_text()
     assert "damaged" not in json.loads(atmc("evaluate", tiny, "--json").out)
+
+
+@pytest.mark.parametrize("harm", ["remove", "alter"])
+def test_a_page_shows_the_recipe_that_was_run(tiny, tmp_path, harm):
+    """recipe.toml is the copy for people: without it there was no page, and altered it was shown as what was run."""
+    run = tmp_path / "run"
+    shutil.copytree(tiny, run)
+    own = run / "recipe.toml"
+    text = own.read_text()
+    own.unlink()
+    if harm == "alter":
+        own.write_text(text.replace("temperature_peak = 1.0", "temperature_peak = 7.5"))
+    result = atmc("report", run)
+    assert result.code == 0, result
+    assert f"damaged: {own}" in result.err
+    page = (run / "report.html").read_text()
+    assert "temperature_peak = 1.0" in page
+    assert "temperature_peak = 7.5" not in page
 
 
 @pytest.mark.parametrize("harm", ["altered", "torn"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +158,24 @@ def test_batches_of_arrays_are_batches() -> None:
     posterior, pixels = of_pictures()
     found = posterior.predict([pixels[:4].numpy(), pixels[4:].numpy()], device="cpu")
     torch.testing.assert_close(found.probs, posterior.predict(pixels, device="cpu").probs)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([[1.0, 2.0]], "a batch here holds float; of plain numbers make one with torch.tensor"),
+        ([[[1.0, 2.0]]], "a batch here holds list; of plain numbers"),
+        ([[]], "a batch here holds list"),
+        ([{"x": torch.zeros(1, 2)}], "a batch here holds dict"),
+        (None, "not NoneType"),
+        (3, "not int"),
+    ],
+)
+def test_what_is_no_tensor_is_told_what_to_be(given: Any, words: str) -> None:
+    """Rows of plain numbers ended in "'float' object has no attribute 'ndim'"."""
+    flat = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=f"inputs must be a tensor.*{words}"):
+        Posterior([flat], flat).predict(given, device="cpu")
 
 
 def test_what_the_warning_advises_is_what_uint8_gives() -> None:

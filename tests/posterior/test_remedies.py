@@ -139,3 +139,14 @@ def test_a_run_of_no_folder_gets_the_sentence_alone() -> None:
     for action in (*prescribed, remedies.go_on(v, "Run longer"), remedies.held_out(v)):
         assert remedies.split_command(action)[1] == ""
         assert action.endswith(".")
+
+
+def test_a_run_that_one_stands_in_is_begun_anew_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stood there was `--out .-2`: a run inside the run, hidden."""
+    (tmp_path / "run/samples").mkdir(parents=True)
+    (tmp_path / "run-2").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    assert Path(remedies.another(".")).resolve() == tmp_path / "run-3"
+    monkeypatch.chdir(tmp_path / "run/samples")
+    assert Path(remedies.another("..")).resolve() == tmp_path / "run-3"
+    assert remedies.another(str(tmp_path / "run") + "/") == str(tmp_path / "run-3")

@@ -16,7 +16,7 @@ from atmc.chain.recipe_errors import explain
 from atmc.chain.recipe_idle import left_behind
 from atmc.chain.recipe_rules import check_recipe
 from atmc.chain.settings import SECTIONS, Recipe, of_older_run
-from atmc.errors import InputError
+from atmc.errors import InputError, RunError
 
 RECIPE_FILE = "recipe.toml"
 MANIFESTS = ("manifest.json", "manifest.copy.json")  # as `manifest.py` writes them, twice
@@ -31,7 +31,8 @@ def recipe_folders() -> list[Path]:
 def find_recipe(name: str | Path, others: Sequence[str] = ()) -> Path:
     """The file of `name`: a path, the bare name of a recipe that ships (`digits-atmc`, `cifar10/sgd`), or a run's.
 
-    A run directory stands for its recipe.toml, or, where that is gone, for its manifest, which has the text as well.
+    A run directory stands for its recipe.toml, or, where that is gone or altered, for its manifest, which has the text
+    as well.
     `others` are names that the caller would have taken too (samplers, in Python): only the error speaks of them.
     """
     path = Path(name)
@@ -93,8 +94,26 @@ def _blaming(line: str, path: Path, typed: Sequence[str]) -> str:
 
 
 def recipe_of_run(folder: Path) -> Path | None:
-    """The file of a run directory that has its recipe; None where it is no run directory."""
-    return next((folder / name for name in (RECIPE_FILE, *MANIFESTS) if (folder / name).is_file()), None)
+    """The file of a run directory that has its recipe; None where it is no run directory.
+
+    That is its manifest, which holds the text too, where recipe.toml is gone or is no longer what was written.
+    """
+    own, kept = folder / RECIPE_FILE, [folder / name for name in MANIFESTS if (folder / name).is_file()]
+    if own.is_file() and not (kept and _altered(own)):
+        return own
+    return kept[0] if kept else None
+
+
+def _altered(own: Path) -> bool:
+    """Whether the manifest beside a recipe.toml lists another one."""
+    from atmc.chain.files import problem
+    from atmc.chain.manifest import Manifest
+
+    try:
+        manifest = Manifest.load(own.parent)
+    except (InputError, RunError):  # nothing to compare with; opening the run says what is wrong
+        return False
+    return RECIPE_FILE in manifest.values["files"] and problem(*manifest.entry(RECIPE_FILE)) is not None
 
 
 def _text_of_run(folder: Path) -> str:
@@ -146,7 +165,8 @@ def _set(values: dict[str, Any], override: str) -> str:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string, so that a shell needs no second pair of quotes
+        # A bare word is a string, so that a shell needs no second pair of quotes; .5 and 5. are numbers to people.
+        value = float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.I) else text
     *sections, last = key.split(".")
     place = values
     for part in sections:

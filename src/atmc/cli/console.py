@@ -102,6 +102,10 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # for `main`: rich would leave with exit code 1, and nothing has failed
+
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     for i, heading in enumerate(headings):
         words = i in left
@@ -112,4 +116,4 @@ def table(
     for r, row in enumerate(rows):
         strong = bold[r] if bold is not None else [False] * len(row)
         made.add_row(*(Text(printable(c), style="bold" if b else "") for c, b in zip(row, strong, strict=True)))
-    Console(highlight=False, width=width()).print(made)
+    Plain(highlight=False, width=width()).print(made)

@@ -7,6 +7,7 @@ who mend atmc. Nothing here imports torch: `atmc --help` has to answer at once.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -16,6 +17,9 @@ from atmc.cli.console import complain
 from atmc.errors import InputError, RunError
 
 DONE, FAILED, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+_pressed = False  # whether Ctrl-C was, also where an import has swallowed its exception
 
 
 class Told(int):
@@ -32,6 +36,8 @@ def main() -> None:
         # A name that the terminal cannot show must not end the program.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+        signal.signal(signal.SIGINT, _press)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -59,12 +65,20 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         return _ends(error, FAILED, f"needs the Python package {error.name}: pip install 'atmc[cli]'")
     except Exception as error:
+        if _pressed:  # in the midst of `import torch`, say, which then fails with anything
+            return _interrupted()
         if callable(getattr(error, "format_message", None)):  # a usage error, in whichever click typer brings
             return _ends(error, BAD_INPUT, _usage(error))
         if type(error).__name__ == "Abort":
             return _interrupted()
         said = f"{type(error).__name__}: {error}"
         return _ends(error, FAILED, f"unexpected {said[:300]} (ATMC_DEBUG=1 shows where; please report it)")
+
+
+def _press(*_: object) -> None:
+    global _pressed
+    _pressed = True
+    raise KeyboardInterrupt
 
 
 def _dispatch(arguments: list[str]) -> int:

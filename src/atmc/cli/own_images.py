@@ -32,9 +32,8 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
     from atmc import data
     from atmc.chain.recipe import find_recipe, load_recipe
 
-    if "?" not in name:
-        finer = shlex.quote(f"{name}?size=64")
-        remark(f"Pictures are brought to {SIDE} × {SIDE} pixels; for more detail name {finer}")
+    finer = "" if "?" in name else shlex.quote(f"{name}?size=64")
+    if finer:
         name = f"{name}?size={SIDE}"
     _look(name)
     # The whole path: a run is gone on with, and reported on, from other folders than this one.
@@ -48,6 +47,8 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
         raise InputError(
             f"{name} has {count} training pictures; it takes at least 16, better some dozens of each class"
         )
+    if finer:  # once they can be sampled: a mistake is one line
+        remark(f"Pictures are brought to {SIDE} × {SIDE} pixels; for more detail name {finer}")
     batch = min(32, count // 4)
     cycle = max(2, math.ceil(STEPS * batch / count / CYCLES))
     speed = math.sqrt(RATE / count)

@@ -71,6 +71,8 @@ def open_posterior(
             f"{path} was made for examples of shape {list(shape)}, which are not images: in Python, use "
             f"{in_python(path, 'predict(x)')}"
         )
+    if size is not None and _sides(size) != (shape[2], shape[1]):
+        raise InputError(f"--size {size}: {path} takes images of {shape[2]}x{shape[1]} alone: leave --size out")
     return reading.posterior, (shape[0], shape[1], shape[2])
 
 
@@ -80,13 +82,18 @@ def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[in
             raise InputError(f"{path} does not say how large its images are: add --size WIDTHxHEIGHT")
         channels, rows, columns = posterior.shape
         return channels, rows, columns
+    width, height = _sides(size)
+    known = posterior.shape
+    if posterior.mean and known is not None and len(known) == 3 and known[1:] != (height, width):
+        raise InputError(f"--size {size}: {path} takes images of {known[2]}x{known[1]} alone: leave --size out")
+    return len(posterior.mean) or 3, height, width
+
+
+def _sides(size: str) -> tuple[int, int]:
     width, _, height = size.partition("x")
     if not (width.isdecimal() and height.isdecimal() and 0 < int(width) < 10_000 and 0 < int(height) < 10_000):
         raise InputError(f"--size {size}: write it as WIDTHxHEIGHT, for example 32x32")
-    known = posterior.shape
-    if posterior.mean and known is not None and len(known) == 3 and known[1:] != (int(height), int(width)):
-        raise InputError(f"--size {size}: {path} takes images of {known[2]}x{known[1]} alone: leave --size out")
-    return len(posterior.mean) or 3, int(height), int(width)
+    return int(width), int(height)
 
 
 def tell_damage(path: Path, found: Sequence[str]) -> None:
@@ -130,6 +137,10 @@ def run_recipe(
     try:
         return run(recipe, folder, time_budget=time_budget, progress=None if quiet else "auto")
     except KeyboardInterrupt:
+        from atmc.chain.manifest import Manifest
+
+        if not again and not Manifest.exists(folder):  # there is nothing yet that could be named to go on with
+            raise Stopped(f"stopped before {folder} became a run: the same command begins it") from None
         raise Stopped(
             f"stopped at once; go on from the last checkpoint with {again or command('atmc', 'sample', folder)}"
         ) from None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from atmc.errors import InputError
 
 CLEARLY_BYTES = 8.0  # pictures of 0..255 reach beyond this unless they are black
+KINDS = "inputs must be a tensor, an array, a data set or batches of them"
 
 
 def home_of(inputs: Any) -> torch.device:
@@ -46,7 +47,7 @@ def as_batches(inputs: Any, size: int, shape: tuple[int, ...] | None = None) -> 
     if size < 1:
         raise ValueError(f"batch_size must be at least 1, not {size}")
     if isinstance(inputs, str | bytes):
-        raise ValueError("inputs must be a tensor, an array, a data set or batches of them; atmc predict takes files")
+        raise ValueError(f"{KINDS}; atmc predict takes files")
     whole = getattr(inputs, "images", inputs)
     if isinstance(whole, np.ndarray):
         whole = torch.from_numpy(np.ascontiguousarray(whole))
@@ -61,6 +62,8 @@ def as_batches(inputs: Any, size: int, shape: tuple[int, ...] | None = None) -> 
         return OnDisk(inputs, size), math.ceil(len(inputs) / size)
     if isinstance(inputs, Iterator):
         return (first_of(batch) for batch in inputs), None
+    if not isinstance(inputs, Iterable) and not hasattr(inputs, "__getitem__"):
+        raise ValueError(f"{KINDS}, not {type(inputs).__name__}")
     return Firsts(inputs), len(inputs) if hasattr(inputs, "__len__") else None
 
 
@@ -196,8 +199,13 @@ def looks_up(model: nn.Module) -> bool:
 
 def first_of(batch: Any) -> Tensor:
     """The inputs of a batch that may be a pair of inputs and labels."""
-    first = batch[0] if isinstance(batch, tuple | list) else batch
-    return torch.from_numpy(np.ascontiguousarray(first)) if isinstance(first, np.ndarray) else first
+    first = batch[0] if isinstance(batch, tuple | list) and batch else batch
+    if isinstance(first, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(first))
+    if not isinstance(first, Tensor):
+        cure = "; of plain numbers make one with torch.tensor" if isinstance(first, int | float | tuple | list) else ""
+        raise ValueError(f"{KINDS}, and a batch here holds {type(first).__name__}{cure}")
+    return first
 
 
 class Firsts:

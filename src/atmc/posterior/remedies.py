@@ -103,7 +103,10 @@ def several_samples(recipe: Recipe) -> bool:
 
 def another(path: str) -> str:
     """A folder beside a run that is not there yet."""
-    return next(name for n in range(2, 10_000) if not Path(name := f"{path.rstrip('/')}-{n}").exists())
+    run = path.rstrip("/")
+    if Path(path).name in ("", ".."):  # one stands in the run: its name is not in its path, and ".-2" would be inside
+        run = str(Path(path) / ".." / Path(path).resolve().name)
+    return next(name for n in range(2, 10_000) if not Path(name := f"{run}-{n}").exists())
 
 
 def _call(recipe: Recipe) -> str:

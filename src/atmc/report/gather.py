@@ -256,4 +256,5 @@ def _details(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
 
 
 def _recipe_text(reading: Reading) -> str:
-    return (reading.path / "recipe.toml").read_text(encoding="utf-8", errors="replace")
+    """As the manifest has it, which is what was run: recipe.toml may be gone or altered."""
+    return str(reading.run.manifest["recipe"])
