@@ -1,6 +1,7 @@
 """The engine's step is the contract's loop: same weights from `atmc.Potential`, the sampler and a plain for."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,10 +9,12 @@ import torch
 
 from atmc import data
 from atmc.chain.build import build_likelihood, build_model, build_optimizer, build_prior, chain_seed
+from atmc.chain.parallel import World
 from atmc.chain.rundir import RunDir
 from atmc.chain.runner import run
 from atmc.chain.schedule import make_schedule
-from atmc.target import Potential, priors
+from atmc.chain.step import Step
+from atmc.target import Potential, likelihoods, priors
 
 
 @pytest.mark.parametrize("name", ["atmc", "sgnht", "sghmc", "sgld"])
@@ -68,6 +71,23 @@ def test_exploring_is_sgd_and_leaves_thermostats_alone(tiny: Any, change: Any, t
     same = [row["loss"] for row in RunDir.open(tmp_path / "plain").metrics() if row["event"] == "log"]
     assert same[: half - 1] == pytest.approx([row["loss"] for row in rows[: half - 1]], rel=1e-5)
     assert same[-1] != pytest.approx(rows[-1]["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("sampling", [True, False])
+def test_the_gradient_is_that_of_the_potential_or_of_its_mean(sampling: bool) -> None:
+    """SGD, which also makes the warm start, descends on U/N: a share of the prior goes with a share of the data."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    feed: Any = SimpleNamespace(num_data=50, batch=lambda step: (x, y))
+    clock: Any = None
+    prior = priors.gaussian(0.3).assign(model)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    how = {"sampling": sampling, "world": World()}
+    step = Step(model, sgd, feed, clock, likelihoods.Categorical(), prior, torch.zeros(1), **how)
+    expected = torch.autograd.grad(Potential(model, 50, prior)(x, y), list(model.parameters()))
+    for found, whole in zip(step.gradient(0), expected, strict=True):
+        torch.testing.assert_close(found, whole if sampling else whole / 50)
 
 
 def test_sgd_is_torchs_sgd_on_the_mean_loss(tiny: Any, change: Any, tmp_path: Path) -> None:
