@@ -9,11 +9,14 @@ import torch
 
 from atmc import data
 from atmc.chain.build import build_likelihood, build_model, build_optimizer, build_prior, chain_seed
+from atmc.chain.clock import Clock
+from atmc.chain.observe import observe
 from atmc.chain.parallel import World
 from atmc.chain.rundir import RunDir
 from atmc.chain.runner import run
-from atmc.chain.schedule import make_schedule
+from atmc.chain.schedule import Schedule, make_schedule
 from atmc.chain.step import Step
+from atmc.samplers import ATMC
 from atmc.target import Potential, likelihoods, priors
 
 
@@ -163,4 +166,32 @@ def test_a_thermostat_as_light_as_its_temperature_asks(tiny: Any, change: Any, f
     group = made.param_groups[0]
     assert group["inertia"] == pytest.approx(0.02 / 400)
     assert group["reference_lr"] == (recipe.sampler.lr if follows else None)
+    assert group["reference_temperature"] == 0.02
     assert group["lr"] is lr
+
+
+def test_the_clock_shows_the_schedule_and_what_rollbacks_have_left_of_it() -> None:
+    lr, temperature = torch.tensor([0.4, 0.3, 0.2]), torch.tensor([0.0, 0.5, 1.0])
+    clock = Clock(Schedule(lr, temperature, 0, (3,), (3,), 1.0), torch.device("cpu"))
+    for start, scale in ((0, 1.0), (1, 0.5)):
+        clock.set(start, scale)
+        for step in range(start, 3):
+            clock.look_up()
+            assert int(clock.step) == step
+            assert float(clock.lr) == pytest.approx(float(lr[step]) * scale)
+            assert float(clock.temperature) == pytest.approx(float(temperature[step]))
+            assert clock.host_lr(step) == pytest.approx(float(clock.lr))
+            clock.tick()
+
+
+def test_what_is_observed_are_the_losses_in_order_and_the_samplers_quantiles() -> None:
+    param = torch.nn.Parameter(torch.zeros(101))
+    sampler = ATMC([param], measure_every=1)
+    param.grad = torch.zeros(101)
+    sampler.step()
+    sampler.state[param]["thermostat"].copy_(torch.arange(101.0).flip(0))
+    seen = observe(torch.tensor([4.0, 5.0, 2.0, 3.0]), sampler, 2, 4)  # a ring: steps 4 and 5 came round
+    assert seen.losses() == [2.0, 3.0, 4.0, 5.0]
+    readings = seen.readings()
+    assert [readings[f"thermostat_q{q}"] for q in ("01", "50", "99")] == [1.0, 50.0, 99.0]
+    assert readings["kinetic_temperature"] == float(sampler.kinetic_temperature())

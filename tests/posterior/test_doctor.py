@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
 
 from atmc.chain.settings import Recipe, SamplerSection, ScheduleSection, inertia, noise_level
@@ -19,7 +20,7 @@ from atmc.posterior.doctor import doctor, examine
 from atmc.posterior.doctor_samples import whole_gap
 from atmc.posterior.early import LateGain, gain_of_late
 from atmc.posterior.traces import Level, Trend
-from atmc.posterior.vitals import Vitals
+from atmc.posterior.vitals import Vitals, _with_predictions
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -420,12 +421,19 @@ def test_vital_signs_are_read_from_the_rows_they_are_of() -> None:
     ]
     early = log[0] | {"epoch": 0.5, "kinetic_temperature": 1e6}  # of the burn-in
     drawn = [{"event": "sample", "configurational_temperature": 0.75, "silent_share": 0.1 * k} for k in range(9)]
+    back = [{"event": "rollback", "lr_scale": scale} for scale in (0.5, 0.25)]
     recipe = Recipe(
         sampler=SamplerSection(name="atmc", lr=0.1, temperature=0.5, noise=2.0),
         schedule=ScheduleSection(epochs=11, cycle_epochs=1, burn_in_epochs=1),
     )
     run: Any = SimpleNamespace(
-        recipe=recipe, bank=[], status="done", notes=[], path="", manifest={}, metrics=lambda: [early, *log, *drawn]
+        recipe=recipe,
+        bank=[],
+        status="done",
+        notes=[],
+        path="",
+        manifest={},
+        metrics=lambda: [early, *log, *drawn, *back],
     )
     found = examine(run)
     assert found.kinetic.mean == pytest.approx(2.0 * 1.5)  # Σ lr k / Σ lr = 20/10: by the time of the dynamics
@@ -439,3 +447,28 @@ def test_vital_signs_are_read_from_the_rows_they_are_of() -> None:
     assert found.loss == 37.0  # the ends of the last two of ten cycles
     assert found.drift.slope == pytest.approx(4.0)
     assert (found.noise, found.temperature) == (2.0, 0.5)
+    assert (found.rollbacks, found.lr_scale) == (2, 0.25)
+
+
+def test_predictions_are_judged_on_held_out_examples_and_as_averages() -> None:
+    """By the validation split where there is one; calibrated is to be the predictive, and not a sample."""
+    rng = np.random.default_rng(11)
+    stored = {split: softmax(2 * rng.normal(size=(4, 40, 3))) for split in ("test", "validation")}
+    labels = rng.integers(3, size=40)
+    run: Any = SimpleNamespace(
+        recipe=Recipe(),
+        bank=[{}] * 4,
+        splits=("test", "validation"),
+        predictions=lambda split: torch.from_numpy(stored[split]),
+        labels=lambda split: torch.from_numpy(labels),
+        likelihood=lambda: SimpleNamespace(task="classification"),
+    )
+    found = _with_predictions(Vitals("atmc", samples=4), run)
+    assert found.split == "validation"
+    assert found.scores == metrics.summary(stored["validation"], labels)
+    assert found.bins is not None
+    expected = metrics.calibration_bins(stored["validation"].mean(0), labels)
+    np.testing.assert_allclose(found.bins.confidence, expected.confidence)
+    np.testing.assert_allclose(found.bins.accuracy, expected.accuracy)
+    assert found.doubling == gain_of_doubling(stored["validation"], labels)
+    assert found.classes == 3
