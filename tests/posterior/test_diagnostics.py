@@ -12,6 +12,7 @@ from scipy.spatial.distance import cdist
 
 from atmc.posterior import metrics
 from atmc.posterior.diagnostics import (
+    PairGains,
     averaged_by_place,
     by_chain,
     ess,
@@ -215,6 +216,11 @@ def test_that_samples_get_better_with_age_says_nothing_of_chains() -> None:
     values = np.array([f.p_value for f in found if f is not None])
     assert abs(values.mean() - 0.5) < 0.15  # above .85 without exception if dealt regardless of age
     assert np.mean(values <= 0.2) > 0.02
+
+
+def test_what_another_chain_brings_is_a_share_of_what_the_same_one_does() -> None:
+    assert PairGains(one=0.1, two=0.3, p_value=0.5, least=0.1).more == pytest.approx(2.0)
+    assert np.isnan(PairGains(one=0.0, two=0.3, p_value=0.5, least=0.1).more)
 
 
 def test_pairs_need_two_chains_and_two_samples_of_one() -> None:
