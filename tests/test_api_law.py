@@ -75,6 +75,10 @@ def test_the_pace_is_that_of_the_data() -> None:
     stiff = pace(100.0)  # curvature 100²/σ², and the walk must not overshoot
     assert stiff.start < 2 / (100**2 / SCALE**2)
     assert pace(1.0) == usual  # the same each time
+    # Batches of all the data have no noise: half a step of Newton's in the most curved direction is what is left.
+    x = torch.cat([regression(100.0)[0], torch.ones(300, 1)], 1).double()
+    curved = float(torch.linalg.eigvalsh(x.T @ x / 300 / SCALE**2)[-1])
+    assert pace(100.0, batch=300).rate == pytest.approx(0.5 / curved, rel=0.05)
 
 
 def test_the_walk_leaves_modes_and_weights_alone() -> None:

@@ -3,12 +3,13 @@
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from atmc.chain.adapt import Gradients, masses, set_thermostats
+from atmc.chain.adapt import Gradients, look, masses, set_thermostats
 from atmc.chain.chain import Chain
 from atmc.chain.examples import load_data
 from atmc.chain.feed import make_feed
@@ -34,6 +35,34 @@ def test_masses_follow_the_gradient_and_keep_the_common_scale() -> None:
     logs = torch.cat([m.reshape(-1).log() for m in by_element if isinstance(m, torch.Tensor)])
     assert float(logs.mean().exp()) == pytest.approx(2.0, rel=1e-5)  # the geometric mean is the recipe's mass
     assert masses(found, SamplerSection(), 2.0) is None
+
+
+def test_masses_go_with_the_root_mean_square() -> None:
+    """16 times the square is 4 times the mass, of a tensor or of an element; and every element weighs the same."""
+    square = [torch.full((6,), 1.0), torch.full((2,), 16.0)]
+    for kind in ("tensor", "element"):
+        found = masses(Gradients(square, square), SamplerSection(mass_from=kind), 2.0)  # type: ignore[arg-type]
+        assert found is not None
+        first, second = (float(torch.as_tensor(m).reshape(-1)[0]) for m in found)
+        assert second / first == pytest.approx(4.0, rel=1e-5)
+        assert first**6 * second**2 == pytest.approx(2.0**8, rel=1e-4)
+
+
+def test_looking_finds_mean_square_and_variance() -> None:
+    """Of the gradients of the steps asked for, with a mean far from 0; the variance without bias."""
+    every = torch.randn(9, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3.0
+    step: Any = SimpleNamespace(params=[torch.zeros(2, 3, dtype=torch.float64)], gradient=lambda n: [every[n]])
+    found = look(step, 4, 5)
+    torch.testing.assert_close(found.square[0], every[4:].square().mean(0))
+    torch.testing.assert_close(found.variance[0], every[4:].var(0, correction=1))
+
+
+def test_thermostats_start_at_the_equilibrium_of_the_step_size_they_are_stated_for() -> None:
+    param, variance = torch.nn.Parameter(torch.zeros(3)), torch.tensor([1.0, 2.0, 3.0])
+    for reference, h in ((0.05, 0.05), (None, 0.01)):
+        sampler = ATMC([param], 0.01, mass=2.0, temperature=0.5, reference_lr=reference)
+        set_thermostats(sampler, [param], Gradients([variance], [variance]), temperature=0.5, lr=0.01)
+        torch.testing.assert_close(sampler.state[param]["thermostat"], h * variance / (2 * 2.0 * 0.5))
 
 
 @pytest.mark.parametrize("shared", [False, True])

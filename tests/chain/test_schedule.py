@@ -113,7 +113,10 @@ def test_warm_start_comes_first_and_shifts_the_rest() -> None:
     assert found.warm_steps == 30
     assert found.steps == 70
     assert found.sample_after == (50, 70)
-    assert found.lr[0] == pytest.approx(0.1)
+    descent = [0.05 * (1 + math.cos(math.pi * t / 30)) for t in range(30)]
+    assert found.lr[:30].tolist() == pytest.approx(descent, rel=1e-5)  # the last step is small, but it is one
+    assert found.temperature[:30].eq(0).all()
+    assert found.temperature[30:].eq(0.5).all()
     assert found.lr[30] == pytest.approx(1e-3)
     assert found.next_stop(0) == 30
     assert found.next_stop(30) == 50

@@ -1,6 +1,7 @@
 """The engine's step is the contract's loop: same weights from `atmc.Potential`, the sampler and a plain for."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,10 +9,15 @@ import torch
 
 from atmc import data
 from atmc.chain.build import build_likelihood, build_model, build_optimizer, build_prior, chain_seed
+from atmc.chain.clock import Clock
+from atmc.chain.observe import observe
+from atmc.chain.parallel import World
 from atmc.chain.rundir import RunDir
 from atmc.chain.runner import run
-from atmc.chain.schedule import make_schedule
-from atmc.target import Potential, priors
+from atmc.chain.schedule import Schedule, make_schedule
+from atmc.chain.step import Step
+from atmc.samplers import ATMC
+from atmc.target import Potential, likelihoods, priors
 
 
 @pytest.mark.parametrize("name", ["atmc", "sgnht", "sghmc", "sgld"])
@@ -68,6 +74,23 @@ def test_exploring_is_sgd_and_leaves_thermostats_alone(tiny: Any, change: Any, t
     same = [row["loss"] for row in RunDir.open(tmp_path / "plain").metrics() if row["event"] == "log"]
     assert same[: half - 1] == pytest.approx([row["loss"] for row in rows[: half - 1]], rel=1e-5)
     assert same[-1] != pytest.approx(rows[-1]["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("sampling", [True, False])
+def test_the_gradient_is_that_of_the_potential_or_of_its_mean(sampling: bool) -> None:
+    """SGD, which also makes the warm start, descends on U/N: a share of the prior goes with a share of the data."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    feed: Any = SimpleNamespace(num_data=50, batch=lambda step: (x, y))
+    clock: Any = None
+    prior = priors.gaussian(0.3).assign(model)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    how = {"sampling": sampling, "world": World()}
+    step = Step(model, sgd, feed, clock, likelihoods.Categorical(), prior, torch.zeros(1), **how)
+    expected = torch.autograd.grad(Potential(model, 50, prior)(x, y), list(model.parameters()))
+    for found, whole in zip(step.gradient(0), expected, strict=True):
+        torch.testing.assert_close(found, whole if sampling else whole / 50)
 
 
 def test_sgd_is_torchs_sgd_on_the_mean_loss(tiny: Any, change: Any, tmp_path: Path) -> None:
@@ -143,4 +166,32 @@ def test_a_thermostat_as_light_as_its_temperature_asks(tiny: Any, change: Any, f
     group = made.param_groups[0]
     assert group["inertia"] == pytest.approx(0.02 / 400)
     assert group["reference_lr"] == (recipe.sampler.lr if follows else None)
+    assert group["reference_temperature"] == 0.02
     assert group["lr"] is lr
+
+
+def test_the_clock_shows_the_schedule_and_what_rollbacks_have_left_of_it() -> None:
+    lr, temperature = torch.tensor([0.4, 0.3, 0.2]), torch.tensor([0.0, 0.5, 1.0])
+    clock = Clock(Schedule(lr, temperature, 0, (3,), (3,), 1.0), torch.device("cpu"))
+    for start, scale in ((0, 1.0), (1, 0.5)):
+        clock.set(start, scale)
+        for step in range(start, 3):
+            clock.look_up()
+            assert int(clock.step) == step
+            assert float(clock.lr) == pytest.approx(float(lr[step]) * scale)
+            assert float(clock.temperature) == pytest.approx(float(temperature[step]))
+            assert clock.host_lr(step) == pytest.approx(float(clock.lr))
+            clock.tick()
+
+
+def test_what_is_observed_are_the_losses_in_order_and_the_samplers_quantiles() -> None:
+    param = torch.nn.Parameter(torch.zeros(101))
+    sampler = ATMC([param], measure_every=1)
+    param.grad = torch.zeros(101)
+    sampler.step()
+    sampler.state[param]["thermostat"].copy_(torch.arange(101.0).flip(0))
+    seen = observe(torch.tensor([4.0, 5.0, 2.0, 3.0]), sampler, 2, 4)  # a ring: steps 4 and 5 came round
+    assert seen.losses() == [2.0, 3.0, 4.0, 5.0]
+    readings = seen.readings()
+    assert [readings[f"thermostat_q{q}"] for q in ("01", "50", "99")] == [1.0, 50.0, 99.0]
+    assert readings["kinetic_temperature"] == float(sampler.kinetic_temperature())

@@ -2,11 +2,13 @@
 
 import math
 
+import pytest
 import torch
+from scipy import stats
 
 from atmc.samplers import SGHMC, SGLD, SGNHT
 
-from .harness import SEED, Estimate, Settings, combine, extrapolate, judge
+from .harness import ALARM, SEED, Estimate, Settings, combine, extrapolate, judge
 from .laws import sghmc_harmonic
 from .makers import Real
 
@@ -126,3 +128,22 @@ def test_rmsprop_tends_to_the_law_as_its_average_slows() -> None:
         expected[f"k={k:g}"] = scaled
     verdict = judge({name: combine((-1.0, 2.0), (at_998[name], at_999[name])) for name in expected}, expected)
     assert verdict.passed, str(verdict)
+
+
+@pytest.mark.parametrize("preconditioner", [None, "rmsprop"])
+def test_a_step_of_sgld_is_its_formula(preconditioner: str | None) -> None:
+    """θ ← θ − h M G + √(2 T h M) η with M = 1/(ε + √v), v = 0.9 + 0.1 G² after one step: η is normal at every T."""
+    h, decay, epsilon = 0.2, 0.9, 0.01
+    grad = torch.linspace(-5.0, 5.0, 4096, dtype=torch.float64)
+    reach = h / (epsilon + (decay + (1 - decay) * grad**2).sqrt()) if preconditioner else torch.full_like(grad, h)
+    noises = []
+    for temperature in (0.3, 1.0, 4.0):
+        param = torch.nn.Parameter(torch.zeros_like(grad))
+        how = {"preconditioner": preconditioner, "decay": decay, "epsilon": epsilon, "seed": SEED + 9}
+        one = SGLD([param], h, temperature, **how)  # type: ignore[arg-type]
+        param.grad = grad
+        one.step()
+        noises.append((param.detach() + reach * grad) / (2 * temperature * reach).sqrt())
+    assert stats.kstest(noises[0].numpy(), "norm").pvalue > ALARM
+    for other in noises[1:]:
+        torch.testing.assert_close(other, noises[0])

@@ -56,6 +56,16 @@ def test_resnet(shortcut: str) -> None:
     assert isinstance(converted.head, WNLinear)
 
 
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_channel_that_hardly_varied_is_divided_as_batchnorm_divides(follows: bool) -> None:
+    """By √(variance + ε), folded or left as an affine map: without ε a dead channel would be thrown to infinity."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4, eps=1e-3)
+    model = with_history(nn.Sequential(nn.Conv2d(4, 4, 3), norm) if follows else nn.Sequential(norm, nn.ReLU()))
+    norm.running_var.copy_(torch.tensor([0.0, 1e-6, 1e-3, 1.0]))
+    torch.testing.assert_close(*outputs(model, convert(model), torch.randn(2, 4, 6, 6)), rtol=1e-4, atol=1e-4)
+
+
 def test_vgg() -> None:
     torch.manual_seed(0)
     model = with_history(vgg())

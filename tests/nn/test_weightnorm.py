@@ -75,11 +75,21 @@ def test_scalar_bias_and_fixed_scale() -> None:
 def test_a_fresh_layer_keeps_the_mean_square() -> None:
     torch.manual_seed(0)
     x = torch.randn(64, 300) * 1.7 + 0.5  # Neither centred nor of unit variance.
-    y = WNLinear(300, 4000)(x)
+    layer = WNLinear(300, 4000)
+    torch.testing.assert_close(layer.direction.norm(dim=1), torch.ones(4000))  # where its prior is densest
+    y = layer(x)
     assert (y.square().mean() / x.square().mean()).item() == pytest.approx(1, rel=0.05)
     g = torch.randn(64, 4000)
     back = g @ WNLinear(300, 4000).weight  # and, backwards, the sum of squares
     assert (back.square().sum() / g.square().sum()).item() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_plain_convolution_starts_as_xavier_says(groups: int) -> None:
+    """√(2/(fan-in + fan-out)), of which groups have their share; 5 % are six standard errors of 9,216 draws."""
+    torch.manual_seed(0)
+    weight = CastConv2d(64, 64, 3, groups=groups).weight.detach()
+    assert float(weight.std()) == pytest.approx((2 / (2 * 64 // groups * 9)) ** 0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("layer", [WNConv2d(3, 4, 3), CastConv2d(3, 4, 3)])

@@ -37,6 +37,13 @@ def test_ece_is_the_definition(bins: int) -> None:
     assert metrics.ece(p, y, bins) == pytest.approx(slow_ece(p, y, bins), rel=1e-12)
 
 
+def test_a_confidence_on_an_edge_belongs_to_the_bin_below() -> None:
+    p, y = np.array([[0.5, 0.5], [0.75, 0.25], [0.25, 0.75]]), np.array([0, 1, 0])
+    assert metrics.ece(p, y, 2) == pytest.approx((0.5 + 1.5) / 3)  # all three in one bin would be |0.5 − 1.5|/3
+    assert metrics.ece(p, y, 2) == pytest.approx(slow_ece(p, y, 2))
+    assert metrics.ece(p, y, 4) == pytest.approx(slow_ece(p, y, 4))
+
+
 def test_ece_at_certainty() -> None:
     p = np.eye(3)[[0, 1, 2, 0]]
     assert metrics.ece(p, np.array([0, 1, 2, 0])) == 0.0
@@ -61,6 +68,13 @@ def test_bins_are_the_papers() -> None:
     assert found.lower[0] == p.max(1).min()
     assert found.upper[-1] == p.max(1).max()
     assert (found.upper[:-1] <= found.lower[1:]).all()
+
+
+def test_the_error_over_bins_counts_examples_and_not_bins() -> None:
+    p, y = np.array([[0.6, 0.4], [0.7, 0.3], [0.9, 0.1]]), np.array([0, 1, 0])
+    found = metrics.calibration_bins(p, y, 2)
+    assert found.count.tolist() == [2, 1]
+    assert found.error == pytest.approx(2 / 3 * abs(0.5 - 0.65) + 1 / 3 * abs(1.0 - 0.9))
 
 
 def test_intervals_cover_calibrated_predictions_about_95_percent_of_the_time() -> None:

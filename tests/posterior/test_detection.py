@@ -81,6 +81,14 @@ def test_risk_coverage_is_the_definition() -> None:
     assert found.coverage_at(1.1) == 0.0
 
 
+def test_a_coverage_between_two_counts_takes_the_larger() -> None:
+    """At least so many are to be answered: 60 % of four are three."""
+    found = metrics.risk_coverage([0.1, 0.2, 0.3, 0.4], np.array([True, True, False, True]))
+    assert [found.accuracy_at(c) for c in (0.01, 0.5, 0.6, 0.75, 1.0)] == pytest.approx([1, 1, 2 / 3, 2 / 3, 3 / 4])
+    twenty = metrics.risk_coverage(np.arange(20.0), np.arange(20) != 11)
+    assert twenty.accuracy_at(0.55) == 1.0  # 0.55 · 20 is 11.000000000000002 in floating point
+
+
 def test_ties_are_random_in_expectation() -> None:
     rng = np.random.default_rng(2)
     doubt = np.round(rng.random(20), 1)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from scipy.stats import norm
 
-from atmc.chain.settings import SamplerSection, inertia, noise_level
+from atmc.chain.settings import Recipe, SamplerSection, ScheduleSection, inertia, noise_level
 from atmc.posterior import metrics
 from atmc.posterior.advice import LEVELS, Advice, words
 from atmc.posterior.diagnostics import PairGains, gain_of_doubling, mixing
-from atmc.posterior.doctor import doctor
+from atmc.posterior.doctor import doctor, examine
+from atmc.posterior.doctor_samples import whole_gap
 from atmc.posterior.early import LateGain, gain_of_late
 from atmc.posterior.traces import Level, Trend
-from atmc.posterior.vitals import Vitals
+from atmc.posterior.vitals import Vitals, _with_predictions
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -291,6 +296,10 @@ def test_late_samples_are_compared_with_all_example_by_example() -> None:
     gaps = np.log(probs[-2:].mean(0)[of]) - np.log(probs.mean(0)[of])
     assert late.error == pytest.approx(gaps.std(ddof=1) / np.sqrt(50))
     assert gain_of_late(probs, labels, [0] * 5 + [1] * 3) is None
+    five = gain_of_late(probs[:5], labels)  # a quarter of five is two: one sample alone would hide what averaging gives
+    assert five is not None
+    assert five.samples == 2
+    assert five.late == pytest.approx(metrics.nll(probs[3:5].mean(0), labels))
     # Samples that know more and more of the labels, and the same in any order.
     better = softmax(np.linspace(0, 2, 20)[:, None, None] * np.eye(3)[labels] + 0.1 * rng.normal(size=(20, 50, 3)))
     assert (found := gain_of_late(better, labels)) is not None
@@ -380,3 +389,86 @@ def test_a_gap_that_all_of_a_few_examples_share_is_seen(sure: float, share: floa
     """Sixteen examples make bins of two, whose intervals hold nearly anything."""
     assert "Over all" in find(guesses(16, sure, share), says).evidence
     assert find(guesses(16, 0.9, 15 / 16), "Confidence and accuracy agree").level == "ok"
+
+
+def test_the_gap_over_all_examples_is_judged_by_the_scatter_of_calibrated_ones() -> None:
+    """Of n examples with confidence c the calibrated hits have the variance n c (1 − c), and the gap is normal."""
+    sure = np.full(400, 0.9)
+    bins = metrics.calibration_bins(np.stack([sure, 1 - sure], 1), (np.arange(400) < 56).astype(int))
+    gap, chance = whole_gap(bins)
+    assert gap == pytest.approx(0.9 - 344 / 400)
+    assert chance == pytest.approx(2 * norm.sf(gap / np.sqrt(0.9 * 0.1 / 400)))
+
+
+def test_vital_signs_are_read_from_the_rows_they_are_of() -> None:
+    """Ten cycles of steps of 4, 3, 2 and 1, at 1, 2, 3 and 4 times T, and at twice that in the first half of them."""
+    log: list[dict[str, object]] = [
+        {
+            "event": "log",
+            "phase": "main",
+            "step": s,
+            "epoch": 1.25 + s / 4,
+            "cycle": s // 4,
+            "lr": 4.0 - s % 4,
+            "temperature": 0.5,
+            "kinetic_temperature": 0.5 * (1 + s % 4) * (2 if s < 20 else 1),
+            "loss": float(s),
+            "thermostat_q01": -2.0,
+            "thermostat_q50": 1.0,
+            "thermostat_q99": float(s),
+        }
+        for s in range(40)
+    ]
+    early = log[0] | {"epoch": 0.5, "kinetic_temperature": 1e6}  # of the burn-in
+    drawn = [{"event": "sample", "configurational_temperature": 0.75, "silent_share": 0.1 * k} for k in range(9)]
+    back = [{"event": "rollback", "lr_scale": scale} for scale in (0.5, 0.25)]
+    recipe = Recipe(
+        sampler=SamplerSection(name="atmc", lr=0.1, temperature=0.5, noise=2.0),
+        schedule=ScheduleSection(epochs=11, cycle_epochs=1, burn_in_epochs=1),
+    )
+    run: Any = SimpleNamespace(
+        recipe=recipe,
+        bank=[],
+        status="done",
+        notes=[],
+        path="",
+        manifest={},
+        metrics=lambda: [early, *log, *drawn, *back],
+    )
+    found = examine(run)
+    assert found.kinetic.mean == pytest.approx(2.0 * 1.5)  # Σ lr k / Σ lr = 20/10: by the time of the dynamics
+    assert found.kinetic_late.mean == pytest.approx(2.0)
+    assert found.kinetic_at_samples.mean == pytest.approx(4.0 * 1.5)
+    assert found.configurational.mean == pytest.approx(1.5)
+    assert found.thermostat == (-2.0, 1.0, 34.5)  # of the last quarter
+    assert found.thermostat_trend.slope == 0.0
+    assert found.thermostat_top_trend.slope > 0.0
+    assert found.silent == pytest.approx(0.75)
+    assert found.loss == 37.0  # the ends of the last two of ten cycles
+    assert found.drift.slope == pytest.approx(4.0)
+    assert (found.noise, found.temperature) == (2.0, 0.5)
+    assert (found.rollbacks, found.lr_scale) == (2, 0.25)
+
+
+def test_predictions_are_judged_on_held_out_examples_and_as_averages() -> None:
+    """By the validation split where there is one; calibrated is to be the predictive, and not a sample."""
+    rng = np.random.default_rng(11)
+    stored = {split: softmax(2 * rng.normal(size=(4, 40, 3))) for split in ("test", "validation")}
+    labels = rng.integers(3, size=40)
+    run: Any = SimpleNamespace(
+        recipe=Recipe(),
+        bank=[{}] * 4,
+        splits=("test", "validation"),
+        predictions=lambda split: torch.from_numpy(stored[split]),
+        labels=lambda split: torch.from_numpy(labels),
+        likelihood=lambda: SimpleNamespace(task="classification"),
+    )
+    found = _with_predictions(Vitals("atmc", samples=4), run)
+    assert found.split == "validation"
+    assert found.scores == metrics.summary(stored["validation"], labels)
+    assert found.bins is not None
+    expected = metrics.calibration_bins(stored["validation"].mean(0), labels)
+    np.testing.assert_allclose(found.bins.confidence, expected.confidence)
+    np.testing.assert_allclose(found.bins.accuracy, expected.accuracy)
+    assert found.doubling == gain_of_doubling(stored["validation"], labels)
+    assert found.classes == 3

@@ -65,6 +65,20 @@ def test_summary_is_the_contract_and_json() -> None:
     assert found["mean_single"]["nll"] == pytest.approx(np.mean([metrics.nll(q, y) for q in p]), rel=1e-12)
 
 
+def test_weights_count_in_the_mean_of_the_samples_as_in_their_predictive() -> None:
+    p, w = random_probs(12, 3, 60, 4), [1.0, 2.0, 7.0]
+    y = labels_for(p.mean(0), 13)
+    found = metrics.summary(p, y, w)
+    assert found["predictive"]["nll"] == pytest.approx(metrics.nll(np.average(p, axis=0, weights=w), y))
+    assert found["mean_single"]["nll"] == pytest.approx(np.average([metrics.nll(q, y) for q in p], weights=w))
+
+
+def test_of_equal_classes_the_lower_number_is_ahead() -> None:
+    p = np.full((1, 4), 0.25)
+    assert [metrics.top_k(p, [label], 2) for label in range(4)] == [1.0, 1.0, 0.0, 0.0]
+    assert [metrics.top_k(p, [label], 1) for label in range(4)] == [metrics.accuracy(p, [c]) for c in range(4)]
+
+
 def test_one_sample_is_its_own_predictive() -> None:
     found = metrics.summary(PROBS[None], LABELS)
     assert found["single"] == found["predictive"] == found["mean_single"]

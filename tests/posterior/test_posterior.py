@@ -51,12 +51,15 @@ def test_every_way_gives_the_average_of_probabilities(strategy: str, at_once: in
     assert len(found) == 30
 
 
+@pytest.mark.parametrize("at_once", [None, 2])
 @pytest.mark.parametrize("strategy", CPU)
-def test_all_sums_are_those_of_single_samples_also_in_parts(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_sums_are_those_of_single_samples_also_in_parts(
+    strategy: str, at_once: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("atmc.posterior.forward.TOGETHER_LIMIT", 20)
     monkeypatch.setattr("atmc.posterior.forward.TOGETHER_NUMBERS", 100)
     posterior = Posterior(bank(5), network()).weighted([1, 2, 3, 4, 5])
-    found = posterior.predict(inputs(), batch_size=10, strategy=strategy, device="cpu")
+    found = posterior.predict(inputs(), batch_size=10, strategy=strategy, samples_at_once=at_once, device="cpu")
     expected = from_probs(posterior.sample_probs(inputs(), device="cpu"), posterior.weights)
     for part in ("probs", "entropy", "aleatoric", "epistemic", "variation", "agreement"):
         np.testing.assert_allclose(getattr(found, part), getattr(expected, part), atol=1e-6)

@@ -9,6 +9,7 @@ from torch import nn
 
 from atmc.errors import InputError
 from atmc.posterior import Posterior
+from atmc.posterior.regression import summary
 from atmc.target.likelihoods import Gaussian
 
 
@@ -80,6 +81,13 @@ def test_scores_are_those_of_the_mixture(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("atmc.posterior.regression.AT_ONCE", 30)  # some examples at a time: the same scores
     again = posterior.evaluate(x, y, device="cpu")["predictive"]
     assert again == pytest.approx(found["predictive"])
+
+
+def test_the_interval_is_that_of_the_weighted_mixture() -> None:
+    """At two σ of the one that counts: 0.99 Φ(2) > 0.95, though half of the samples are far above."""
+    outputs, targets = np.array([[0.0], [10.0]]), np.array([2.0])
+    assert summary(outputs, targets, 1.0, [99.0, 1.0])["predictive"]["coverage90"] == 0.0
+    assert summary(outputs, targets, 1.0)["predictive"]["coverage90"] == 1.0
 
 
 def test_the_density_is_the_likelihoods_own() -> None:

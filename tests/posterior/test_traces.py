@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
+from scipy.stats import t as student
 
 from atmc.posterior.traces import (
+    Level,
     column,
     cycle_ends,
     is_off,
     level,
     loss_per_cycle,
+    neighbour_correlation,
     over_chains,
     second_half,
     settled,
@@ -64,6 +68,35 @@ def test_the_error_of_a_correlated_series_is_not_that_of_an_independent_one() ->
     assert np.mean(covered) > 0.88
     # True standard error: sqrt(1/400) / (1 - 0.6) = 0.125; taking the values as independent would give 0.0625.
     assert 0.09 < np.mean(errors) < 0.15
+
+
+def test_the_error_is_that_of_batch_means() -> None:
+    """Nine values are three batches: 1, 2 and 3 scatter by 1 around their mean, with two degrees of freedom."""
+    found = level(np.repeat([1.0, 2.0, 3.0], 3))
+    assert (found.mean, found.rows, found.degrees) == (2.0, 9, 2.0)
+    assert found.error == pytest.approx(1 / np.sqrt(3))
+    limit = student.isf(0.0015, 2) * found.error
+    assert found.excludes(2.0 + 1.001 * limit)
+    assert not found.excludes(2.0 + 0.999 * limit)
+
+
+def test_neighbours_are_compared_around_a_straight_line() -> None:
+    """A drift alone is no correlation: points that scatter independently around it may all count."""
+    rng = np.random.default_rng(7)
+    drift = 0.5 * np.arange(40) + rng.normal(size=40)
+    assert abs(neighbour_correlation(drift)) < 4 / np.sqrt(40)
+    assert neighbour_correlation(np.arange(20.0) + (-1.0) ** np.arange(20)) < -0.8
+    assert len(stretches(np.arange(40.0) + (-1.0) ** np.arange(40))) == 40
+
+
+def test_one_reading_is_held_against_its_law_on_both_sides() -> None:
+    """chi²(d)/d, with half of the chance on either side."""
+    d = 100.0
+    for tail, side in ((chi2.isf, 1), (chi2.ppf, -1)):
+        for chance, off in ((0.0012, True), (0.0020, False)):
+            mean = tail(chance, d) / d
+            assert side * (mean - 1) > 0
+            assert is_off(Level(mean, np.nan, 1), d) == off
 
 
 def test_levels_of_little() -> None:

@@ -233,3 +233,18 @@ def test_step_of_zero_moves_nothing(make, kit):
         if "square_avg" not in sampler.slots:  # a running mean of gradients goes on, whatever the step
             assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
         assert all(a.isfinite().all() for a in after)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_one_thermostat_is_driven_by_all_elements_of_every_precision(body):
+    """(h/μ) times the mean of p²/m over all of them, at T = 0 and with the friction of D alone."""
+    params = [torch.nn.Parameter(torch.zeros(n, dtype=d)) for n, d in ((3, torch.float32), (5, torch.float64))]
+    how = {"mass": 2.0, "noise": 4.0, "inertia": 0.3, "temperature": 0.0, "reference_lr": None}
+    sampler = atmc.SGNHT(params, lr=0.1, thermostat="scalar", body=body, **how)
+    for p, momentum in zip(params, (1.0, 3.0), strict=True):
+        sampler.state[p]["momentum"].fill_(momentum)
+        p.grad = torch.zeros_like(p)
+    sampler.step()
+    mean = math.exp(-2 * 4.0 * 0.1) * (3 * 1.0**2 + 5 * 3.0**2) / 8
+    for p in params:
+        assert float(sampler.state[p]["thermostat"]) == pytest.approx(0.1 / 0.3 * mean / 2.0, rel=1e-6)

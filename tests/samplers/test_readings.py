@@ -80,6 +80,35 @@ def test_readings_are_of_the_right_tensor(kit):
     assert readings.kinetic > readings.high
 
 
+def test_intervals_are_those_of_their_law():
+    """T χ²_ν/ν lies there with 99.9 %: an element counts 2/Var(p K'/T) degrees, and variances of tensors add up."""
+    params = [torch.nn.Parameter(torch.zeros(40)), torch.nn.Parameter(torch.zeros(60))]
+    groups = [
+        {"params": params[:1], "temperature": 0.5},
+        {"params": params[1:], "temperature": 2.0, "mass": 3.0, "speed_limit": 0.7},
+    ]
+    sampler = atmc.SGHMC(groups, lr=0.01)
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    sampler.step()
+    readings = sampler.readings()
+    degrees = [40.0, 60.0 * degrees_per_element(3.0 * 0.7**2 / 2.0)]
+    mean = 0.4 * 0.5 + 0.6 * 2.0
+    together = mean**2 / ((0.4 * 0.5) ** 2 / degrees[0] + (0.6 * 2.0) ** 2 / degrees[1])
+    of = [(readings.tensors[0], 0.5, degrees[0]), (readings.tensors[1], 2.0, degrees[1]), (readings, mean, together)]
+    for found, temperature, nu in of:
+        assert found.low == pytest.approx(temperature * stats.chi2.ppf(0.0005, nu) / nu, rel=1e-4)
+        assert found.high == pytest.approx(temperature * stats.chi2.isf(0.0005, nu) / nu, rel=1e-4)
+
+
+def test_quantiles_of_the_thermostats():
+    p = torch.nn.Parameter(torch.zeros(101))
+    sampler = atmc.ATMC([p], inertia=math.inf)
+    sampler.state[p]["thermostat"].copy_(torch.arange(101.0).flip(0))
+    assert sampler.readings().thermostat == (1.0, 50.0, 99.0)
+    assert sampler.readings().tensors[0].thermostat == (1.0, 50.0, 99.0)
+
+
 def test_configurational_temperature_and_silent_share():
     p = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     sampler = atmc.ATMC([p], lr=0.01, noise=1.0, inertia=math.inf)

@@ -11,6 +11,7 @@ import torch
 from torch.optim import lr_scheduler
 
 import atmc
+from atmc.samplers.kinetic import thermostat_weight
 
 SCHEDULERS = {
     "step": lambda s: lr_scheduler.StepLR(s, 2, 0.5),
@@ -300,3 +301,48 @@ def test_a_momentum_and_a_step_that_give_no_friction(kit):
     sampler.param_groups[0]["lr"] = 0.5  # D = 0.21
     with pytest.raises(ValueError, match="less than noise_estimate"):
         sampler.step()
+
+
+@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+def test_the_second_half_of_a_strang_step_has_the_size_it_began_with(body):
+    """B(h/2) A(h) B(h/2) at T = 0, in closed form, while h changes at every step; and the reading between the halves.
+
+    The reading takes off half a kick of the step that ends there: K'(p) [p − (tanh(D h/2)/D) G].
+    """
+    mass, friction = 2.0, 3.0
+    p = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    how = {"mass": mass, "noise": friction, "temperature": 0.0, "scheme": "strang"}
+    sampler = atmc.SGHMC([p], lr=0.4, measure_every=1, body=body, **how)
+    theta = q = last = 0.0
+
+    def half(q, g, h):
+        return math.exp(-friction * h / 2) * q + g * math.expm1(-friction * h / 2) / friction
+
+    for h, g in ((0.4, 1.0), (0.1, -3.0), (0.3, 0.5), (0.05, 2.0)):
+        sampler.param_groups[0]["lr"] = h
+        p.grad = torch.full_like(p, g)
+        sampler.step()
+        reading = q * (q - math.tanh(friction * last / 2) / friction * g) / mass
+        q = half(half(q, g, last), g, h)
+        theta, last = theta + h * q / mass, h
+        assert float(sampler.state[p]["momentum"]) == pytest.approx(q, rel=1e-12)
+        assert float(p) == pytest.approx(theta, rel=1e-12)
+        assert float(sampler.kinetic_temperature()) == pytest.approx(reading, rel=1e-6)
+
+
+@pytest.mark.parametrize("warm", [None, 0.5])
+def test_a_thermostat_weighs_the_same_by_numbers_and_by_tensors(warm):
+    """(h/h₀)(T₀/T), at most 1, and 0 at rest: captured steps read the tensors, and no body on a CPU does."""
+    seen = set()
+    for lr, temperature in itertools.product((0.0, 0.02, 0.1, 0.4), (0.0, 0.25, 0.5, 2.0)):
+        group = {"lr": lr, "temperature": temperature, "reference_lr": 0.1, "reference_temperature": warm}
+        expected = 0.0 if temperature == 0 else min(1.0, lr / 0.1 * (1.0 if warm is None else warm / temperature))
+        for as_tensor in itertools.product((False, True), repeat=2):
+            given = {
+                key: torch.tensor(group[key], dtype=torch.float64) if yes else group[key]
+                for key, yes in zip(("lr", "temperature"), as_tensor, strict=True)
+            }
+            assert float(thermostat_weight(group | given)) == pytest.approx(expected, rel=1e-12)
+        seen.add(expected)
+    assert {0.0, 1.0} < seen
+    assert thermostat_weight({"lr": 1.0, "temperature": 0.0, "reference_lr": None}) == 1.0
