@@ -208,3 +208,16 @@ def test_not_a_posterior_and_nothing_to_save(tmp_path: Path) -> None:
         Posterior.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="no samples"):
         posterior(2)[:0].save(tmp_path)
+
+
+def test_what_is_no_saved_posterior_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    (tmp_path / "file").write_text("")
+    for name, words in (
+        ("run", r"it has no posterior\.json; it is a run, which atmc\.Posterior\.from_run opens"),
+        ("file", r"that is a folder with a posterior\.json$"),
+        ("nothing", r"that is a folder with a posterior\.json$"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Posterior.load(tmp_path / name)

@@ -48,7 +48,7 @@ def predict(
                 except InputError as error:
                     entries[path] = {"file": str(path), "error": str(error)}
         if pictures:
-            with working(f"asking {len(posterior)} samples about {len(pictures)} images"):
+            with working(f"asking {len(posterior)} samples about {len(pictures)} image{'s' * (len(pictures) != 1)}"):
                 prediction = _ask(posterior, [picture for _, picture in pictures], place)
             for i, (path, picture) in enumerate(pictures):
                 entries[path] = _entry(path, picture, prediction, i, top)

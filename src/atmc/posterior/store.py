@@ -118,8 +118,12 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
             shape=about["input"].get("shape"),
             classes=about["classes"],
         )
-    except FileNotFoundError:
-        raise InputError(f"{folder} is not a saved posterior: it has no {NAME}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        from atmc.chain.manifest import Manifest
+
+        cure = "; it is a run, which atmc.Posterior.from_run opens" if Manifest.exists(Path(folder)) else ""
+        kind = "it has no" if Path(folder).is_dir() else "that is a folder with a"
+        raise InputError(f"{folder} is not a saved posterior: {kind} {NAME}{cure}") from None
     except (InputError, RunError):
         raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError) as error:
