@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atmc.errors import outside
+
 from . import fused_native
 from .layout import Shard
 
@@ -27,6 +29,8 @@ BOUNDS: dict[str, tuple[float, bool, bool]] = {
     "reference_lr": (0.0, False, False),
     "reference_temperature": (0.0, False, False),
 }
+
+COARSE = (torch.bfloat16, torch.float16)
 
 #: Arguments of optimizers that a sampler has no use for, and what is meant here instead.
 FOREIGN = {
@@ -136,20 +140,21 @@ def check_group(group: dict[str, Any], number: int) -> None:
             check_element_masses(m, parameter_name(group, number, i))
 
 
-def warn_coarse(group: dict[str, Any], number: int) -> None:
+def warn_coarse(groups: list[dict[str, Any]]) -> None:
     """Tell of parameters that are too coarse for small steps, which nothing that a chain reads of itself would show.
 
     At the paper's speed, 3e-4, seven of ten weights of standard deviation 1 in bfloat16 had not moved in 1,500 steps,
-    and the kinetic temperature was right.
+    and the kinetic temperature was right. Told of the first group that has any, since all have the same cure.
     """
-    coarse = [i for i, p in enumerate(group["params"]) if p.dtype in (torch.bfloat16, torch.float16)]
-    if coarse:
-        first = group["params"][coarse[0]]
+    coarse = [(n, i) for n, g in enumerate(groups) for i, p in enumerate(g["params"]) if p.dtype in COARSE]
+    if coarse and coarse[0][0] == len(groups) - 1:  # the group that is being added
+        number, index = coarse[0]
+        dtype = groups[number]["params"][index].dtype
         warnings.warn(
-            f"parameter {parameter_name(group, number, coarse[0])} is {first.dtype}: steps below about "
-            f"1/{2 / torch.finfo(first.dtype).eps:.0f} of a weight are rounded away, and the chain stands still; keep "
+            f"parameter {parameter_name(groups[number], number, index)} is {dtype}: steps below about "
+            f"1/{2 / torch.finfo(dtype).eps:.0f} of a weight are rounded away, and the chain stands still; keep "
             "parameters in float32 and compute in low precision with torch.autocast",
-            stacklevel=6,  # the line that makes a sampler
+            stacklevel=outside("torch"),  # the constructor of torch.optim lies between ours
         )
 
 

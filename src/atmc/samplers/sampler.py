@@ -108,7 +108,7 @@ class Sampler(Optimizer):
                 value = float(group[named[key]])
                 group[key] = value if value > 0.0 else None  # 0 is nothing to refer to
             self.check_together(group, number, {name: getattr(self, name) for name in self.saved})
-            warn_coarse(group, number)
+            warn_coarse(self.param_groups)
             first = self.param_groups[0].get("thermostat_init")
             if self.shared_thermostat and group["thermostat_init"] != first:
                 raise ValueError(
