@@ -117,7 +117,8 @@ def test_weight_decay_of_a_group_is_not_ignored(kit):
         (atmc.ATMC, {"maximize": True}, "the gradient of U"),
         (atmc.ATMC, {"seed": 3}, r"it is of the whole sampler: ATMC\(groups, seed=…\)"),
         (atmc.SGHMC, {"noise_estimate": 3.0}, "it is of the whole sampler"),
-        (atmc.SGNHT, {"speed": 1e-3}, "speed_settings"),
+        (atmc.SGNHT, {"speed": 1e-3}, r"SGNHT\.from_speeds\(groups, …\) takes it; .*speed_settings"),
+        (atmc.SGLD, {"speed": 1e-3}, "it has none; its steps are set by lr alone"),
         (atmc.SGLD, {"momentum": 0.9}, r"it has none; atmc\.SGHMC has"),
     ],
 )

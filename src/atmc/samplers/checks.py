@@ -47,10 +47,8 @@ def refuse_unknown(kind: type, unknown: Iterable[str], shared: Iterable[str]) ->
     for key in unknown:
         own = [name for name in inspect.signature(kind).parameters if name not in ("params", "options")]
         near = difflib.get_close_matches(key, takes := [*own, *shared], n=1)
-        if key == "momentum" and "noise" not in own:
-            hint = "it has none; atmc.SGHMC has"
-        elif key in FOREIGN:
-            hint = FOREIGN[key].format(name=kind.__name__)
+        if key in FOREIGN:
+            hint = _instead(kind, key, own)
         else:
             hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(takes)}"
         raise TypeError(f"{kind.__name__} takes no {key}: {hint}")
@@ -62,19 +60,31 @@ def refuse_idle(kind: type, group: dict[str, Any], number: int, own: Iterable[st
     Other keys are the caller's own notes, as in any optimizer.
     """
     whole = {*inspect.signature(kind).parameters, *shared} - {"params", "options", *own}
-    for key in group.keys() - {*own, "params", "param_names"}:
+    for key in group:
+        if key in own or key in ("params", "param_names"):
+            continue
         if key in whole:
             hint = f"it is of the whole sampler: {kind.__name__}(groups, {key}=…)"
         elif key in ("speed", "max_speed"):
-            hint = "its mass, noise and speed_limit are what counts: atmc.samplers.speed_settings makes them of speeds"
+            hint = (
+                f"{kind.__name__}.from_speeds(groups, …) takes it; for a group that is added later "
+                "**atmc.samplers.speed_settings(lr, speed) gives what counts, its mass, noise and speed_limit"
+                if "mass" in own
+                else "it has none; its steps are set by lr alone"
+            )
         elif key in FOREIGN and group[key]:
-            plain = "noise" not in own and key == "momentum"
-            hint = "it has none; atmc.SGHMC has" if plain else FOREIGN[key].format(name=kind.__name__)
+            hint = _instead(kind, key, own)
         elif near := difflib.get_close_matches(key, own, n=1, cutoff=0.85):
             hint = f"did you mean {near[0]}?"
         else:
             continue
         raise ValueError(f"{key} of group {number} would do nothing: {hint}")
+
+
+def _instead(kind: type, key: str, own: Iterable[str]) -> str:
+    """What is meant here by an argument of other optimizers."""
+    without = key == "momentum" and "noise" not in own
+    return "it has none; atmc.SGHMC has" if without else FOREIGN[key].format(name=kind.__name__)
 
 
 def choose(key: str, value: Any, allowed: tuple[str | None, ...]) -> None:
@@ -121,8 +131,6 @@ def check_group(group: dict[str, Any], number: int) -> None:
                 f"parameter {parameter_name(group, number, i)} is {p.dtype}: only real floating-point parameters can "
                 "be sampled (split a complex one with torch.view_as_real)"
             )
-    if group.get("weight_decay"):  # other unknown keys are the caller's own notes, as in any optimizer
-        raise ValueError(f"weight_decay of group {number} would do nothing: {FOREIGN['weight_decay']}")
     check_hyperparameters(group, number)
     for key in ("lr", "temperature"):
         value = group[key]
