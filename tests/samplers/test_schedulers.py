@@ -151,6 +151,16 @@ def test_groups_that_come_later_follow_the_cycle(kit):
         assert second["temperature"] == first["temperature"] / 2
         seen.append(second["temperature"])
     assert seen == [0.25, 0.25, 0.0, 0.0, 0.25, 0.25, 0.0]
+    # Where the state is loaded first and the group added then, it goes on as well: that was an error about zip().
+    again = atmc.ATMC(params[:3], lr=0.04, temperature=0.5)
+    resumed = atmc.CyclicCosine(again, cycle=4, explore=0.5)
+    resumed.load_state_dict(schedule.state_dict())
+    again.add_param_group({"params": params[3:], "lr": 0.02, "temperature": 0.25})
+    for each, of in ((schedule, sampler), (resumed, again)):
+        kit.run(of, params, 1)
+        each.step()
+    for key in ("lr", "temperature"):
+        assert [g[key] for g in again.param_groups] == [g[key] for g in sampler.param_groups]
 
 
 def test_a_step_of_the_schedule_waits_for_no_device(kit):

@@ -100,7 +100,7 @@ class CyclicCosine(LRScheduler):
         own = own and all(float(g["lr"]) == float(lr) for g, lr in zip(groups, self._last_lr, strict=True))
         super().load_state_dict(state_dict)
         if own:
-            for group, lr in zip(groups, self.get_lr(), strict=True):
+            for group, lr in zip(groups, self.get_lr(), strict=False):  # a group may still be added
                 _put(group, "lr", lr)
             self._set_temperatures()
 
