@@ -374,5 +374,7 @@ def test_what_is_frozen_may_be_shared_by_samples() -> None:
     states = bank(3)
     shared = [{n: states[0][n] if n.startswith("0") else t for n, t in state.items()} for state in states]
     assert len(Posterior(shared, network())) == 3
+    meta = [{n: t.to("meta") for n, t in state.items()} for state in states]  # without memory none is shared
+    assert len(Posterior(meta, network())) == 3
     with pytest.raises(ValueError, match="share memory"):
         Posterior([states[0], dict(states[0])], network())

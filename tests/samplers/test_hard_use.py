@@ -102,6 +102,59 @@ def test_a_state_that_was_taken_away_begins_anew(make, kit, how):
     assert same(kit.snapshot(sampler, params), kit.snapshot(twin, twins))
 
 
+def test_a_state_can_be_loaded_where_it_was_taken_away(make, kit):
+    """It ended in a KeyError."""
+    params = kit.problem(large=False)
+    sampler = make(params)
+    kit.run(sampler, params, 3)
+    kept, before = sampler.state_dict(), kit.snapshot(sampler, params)
+    sampler.state.clear()
+    sampler.load_state_dict(kept)
+    assert same(before, kit.snapshot(sampler, params))
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_a_copy_begins_anew_where_the_original_does(kit, how):
+    """It had the momenta that were taken away from the original."""
+    params = kit.problem(large=False)
+    sampler = atmc.ATMC(params, lr=0.05)
+    kit.run(sampler, params, 3)
+    sampler.state.clear()
+    other, others = (
+        copy.deepcopy((sampler, params)) if how == "deepcopy" else pickle.loads(pickle.dumps((sampler, params)))
+    )
+    kit.run(sampler, params, 2, start=3)
+    kit.run(other, others, 2, start=3)
+    assert same(kit.snapshot(sampler, params), kit.snapshot(other, others))
+
+
+def test_a_state_put_in_by_hand_must_fit(kit):
+    """A number went into every momentum, and a wrong shape was an error about "tensor a" and "tensor b"."""
+    params = kit.problem(large=False)
+    sampler = atmc.SGHMC(params, lr=0.05)
+    kit.run(sampler, params, 2)
+    right = torch.full_like(params[0], 0.5)
+    for wrong in (0.5, torch.zeros(2, 2, 2)):
+        sampler.state[params[0]] = {"momentum": wrong}
+        with pytest.raises(ValueError, match=r"momentum is a tensor of shape \["):
+            kit.run(sampler, params, 1, start=2)
+    sampler.state[params[0]] = {"momentum": right}
+    assert torch.equal(sampler.state_dict()["state"][0]["momentum"], right)
+
+
+def test_a_state_saved_after_a_conversion_has_its_readings(make):
+    """Saving laid the state out anew, without them."""
+    p = torch.nn.Parameter(torch.ones(3))
+    sampler = make([p])
+    p.grad = torch.ones(3)
+    sampler.step()
+    before = sampler.state_dict()["sampler"]["readings"]
+    p.data, p.grad = p.data.double(), None
+    after = sampler.state_dict()["sampler"]["readings"]
+    assert before.isfinite().any()
+    torch.testing.assert_close(after, before, equal_nan=True)
+
+
 def test_momenta_that_begin_anew_are_drawn_anew(kit):
     params = kit.problem(large=False)
     sampler = atmc.ATMC(params, lr=0.05, momentum_init="law")

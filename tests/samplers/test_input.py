@@ -87,6 +87,22 @@ def test_parameters_too_coarse_for_small_steps_are_told(kit):
     assert len(told) == 1
 
 
+@pytest.mark.filterwarnings("always:parameter")
+def test_the_warning_of_coarse_parameters_comes_once_and_points_to_the_callers_line():
+    """It came for every group, and from_speeds and add_param_group made it point elsewhere."""
+    coarse = [torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)) for _ in range(3)]
+    fine = atmc.SGLD([torch.nn.Parameter(torch.ones(3))])
+    for make in (
+        lambda: atmc.ATMC([{"params": [p]} for p in coarse]),
+        lambda: atmc.SGLD(coarse),
+        lambda: atmc.ATMC.from_speeds(coarse, lr=1e-3, speed=1e-3),
+        lambda: fine.add_param_group({"params": coarse}),
+    ):
+        with pytest.warns(UserWarning, match="bfloat16") as told:
+            make()
+        assert [warning.filename for warning in told] == [__file__]
+
+
 def test_weight_decay_of_a_group_is_not_ignored(kit):
     params = kit.problem(large=False)
     with pytest.raises(ValueError, match=r"weight_decay of group 0 would do nothing: .*prior"):
@@ -101,7 +117,8 @@ def test_weight_decay_of_a_group_is_not_ignored(kit):
         (atmc.ATMC, {"maximize": True}, "the gradient of U"),
         (atmc.ATMC, {"seed": 3}, r"it is of the whole sampler: ATMC\(groups, seed=…\)"),
         (atmc.SGHMC, {"noise_estimate": 3.0}, "it is of the whole sampler"),
-        (atmc.SGNHT, {"speed": 1e-3}, "speed_settings"),
+        (atmc.SGNHT, {"speed": 1e-3}, r"SGNHT\.from_speeds\(groups, …\) takes it; .*speed_settings"),
+        (atmc.SGLD, {"speed": 1e-3}, "it has none; its steps are set by lr alone"),
         (atmc.SGLD, {"momentum": 0.9}, r"it has none; atmc\.SGHMC has"),
     ],
 )

@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 from torch.optim import lr_scheduler
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import atmc
 from atmc.samplers.kinetic import thermostat_weight
@@ -150,6 +151,36 @@ def test_groups_that_come_later_follow_the_cycle(kit):
         assert second["temperature"] == first["temperature"] / 2
         seen.append(second["temperature"])
     assert seen == [0.25, 0.25, 0.0, 0.0, 0.25, 0.25, 0.0]
+    # Where the state is loaded first and the group added then, it goes on as well: that was an error about zip().
+    again = atmc.ATMC(params[:3], lr=0.04, temperature=0.5)
+    resumed = atmc.CyclicCosine(again, cycle=4, explore=0.5)
+    resumed.load_state_dict(schedule.state_dict())
+    again.add_param_group({"params": params[3:], "lr": 0.02, "temperature": 0.25})
+    for each, of in ((schedule, sampler), (resumed, again)):
+        kit.run(of, params, 1)
+        each.step()
+    for key in ("lr", "temperature"):
+        assert [g[key] for g in again.param_groups] == [g[key] for g in sampler.param_groups]
+
+
+def test_a_step_of_the_schedule_waits_for_no_device(kit):
+    """Tensors are filled where they are: nothing is read back from them, and nothing is copied to them."""
+    asked = []
+
+    class Note(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            asked.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    given = {"lr": torch.tensor(0.05), "temperature": torch.tensor(0.7)}
+    sampler = atmc.ATMC(kit.problem(large=False), **given)
+    schedule = atmc.CyclicCosine(sampler, cycle=4, explore=0.5)
+    for _ in range(5):
+        kit.run(sampler, sampler.param_groups[0]["params"], 1)
+        with Note():
+            schedule.step()
+    assert "fill_" in asked
+    assert not {"_local_scalar_dense", "copy_", "_to_copy"} & set(asked)
 
 
 def test_only_a_sampler_explores():

@@ -62,11 +62,11 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _ends(error, FAILED, f"{place}{error.strerror or error}")
-    except ModuleNotFoundError as error:
-        return _ends(error, FAILED, f"needs the Python package {error.name}: pip install 'atmc[cli]'")
     except Exception as error:
         if _pressed:  # in the midst of `import torch`, say, which then fails with anything
             return _interrupted()
+        if isinstance(error, ModuleNotFoundError):
+            return _ends(error, FAILED, f"needs the Python package {error.name}: pip install 'atmc[cli]'")
         if callable(getattr(error, "format_message", None)):  # a usage error, in whichever click typer brings
             return _ends(error, BAD_INPUT, _usage(error))
         if type(error).__name__ == "Abort":

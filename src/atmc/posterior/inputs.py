@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atmc.errors import InputError
+from atmc.errors import InputError, outside
 
 CLEARLY_BYTES = 8.0  # pictures of 0..255 reach beyond this unless they are black
 KINDS = "inputs must be a tensor, an array, a data set or batches of them"
@@ -128,7 +127,7 @@ class Pixels:
         if of_bytes and high > 2 * top:
             raise InputError(said)
         if of_bytes or (0 <= low < 0.05 and 0.9 < high <= 1):
-            warnings.warn(said, stacklevel=_outside())
+            warnings.warn(said, stacklevel=outside())
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         key = str(device)
@@ -149,14 +148,6 @@ def _cure(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     if len(given) == 3 and given[0] == channels:
         return "; for one picture add a batch dimension, x[None], and resize it"
     return "; resize them first" if len(given) == 4 and given[1] == channels else ""
-
-
-def _outside() -> int:
-    """The stacklevel that makes a warning of the caller's point to the first line that is not atmc's."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "atmc":
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 @contextmanager

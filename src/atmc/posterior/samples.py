@@ -43,7 +43,7 @@ def as_bank(samples: Samples | Sequence[nn.Module]) -> Samples:
             raise ValueError(f"{odd} of sample {i} must be a tensor, not {type(state[odd]).__name__}")
     if len(states) > 1 and states[0].keys() == states[-1].keys():
         ends = [(t, states[-1][n]) for n, t in states[0].items() if t.numel()]
-        if ends and all(a.data_ptr() == b.data_ptr() for a, b in ends):  # what is frozen may be shared
+        if ends and all(a.data_ptr() == b.data_ptr() != 0 for a, b in ends):  # what is frozen may be shared
             raise ValueError("samples share memory, so all are the last one: clone the tensors of each state_dict()")
     return states
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atmc.errors import outside
+
 from . import fused_native
 from .layout import Shard
 
@@ -27,6 +29,8 @@ BOUNDS: dict[str, tuple[float, bool, bool]] = {
     "reference_lr": (0.0, False, False),
     "reference_temperature": (0.0, False, False),
 }
+
+COARSE = (torch.bfloat16, torch.float16)
 
 #: Arguments of optimizers that a sampler has no use for, and what is meant here instead.
 FOREIGN = {
@@ -43,10 +47,8 @@ def refuse_unknown(kind: type, unknown: Iterable[str], shared: Iterable[str]) ->
     for key in unknown:
         own = [name for name in inspect.signature(kind).parameters if name not in ("params", "options")]
         near = difflib.get_close_matches(key, takes := [*own, *shared], n=1)
-        if key == "momentum" and "noise" not in own:
-            hint = "it has none; atmc.SGHMC has"
-        elif key in FOREIGN:
-            hint = FOREIGN[key].format(name=kind.__name__)
+        if key in FOREIGN:
+            hint = _instead(kind, key, own)
         else:
             hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(takes)}"
         raise TypeError(f"{kind.__name__} takes no {key}: {hint}")
@@ -58,19 +60,31 @@ def refuse_idle(kind: type, group: dict[str, Any], number: int, own: Iterable[st
     Other keys are the caller's own notes, as in any optimizer.
     """
     whole = {*inspect.signature(kind).parameters, *shared} - {"params", "options", *own}
-    for key in group.keys() - {*own, "params", "param_names"}:
+    for key in group:
+        if key in own or key in ("params", "param_names"):
+            continue
         if key in whole:
             hint = f"it is of the whole sampler: {kind.__name__}(groups, {key}=…)"
         elif key in ("speed", "max_speed"):
-            hint = "its mass, noise and speed_limit are what counts: atmc.samplers.speed_settings makes them of speeds"
+            hint = (
+                f"{kind.__name__}.from_speeds(groups, …) takes it; for a group that is added later "
+                "**atmc.samplers.speed_settings(lr, speed) gives what counts, its mass, noise and speed_limit"
+                if "mass" in own
+                else "it has none; its steps are set by lr alone"
+            )
         elif key in FOREIGN and group[key]:
-            plain = "noise" not in own and key == "momentum"
-            hint = "it has none; atmc.SGHMC has" if plain else FOREIGN[key].format(name=kind.__name__)
+            hint = _instead(kind, key, own)
         elif near := difflib.get_close_matches(key, own, n=1, cutoff=0.85):
             hint = f"did you mean {near[0]}?"
         else:
             continue
         raise ValueError(f"{key} of group {number} would do nothing: {hint}")
+
+
+def _instead(kind: type, key: str, own: Iterable[str]) -> str:
+    """What is meant here by an argument of other optimizers."""
+    without = key == "momentum" and "noise" not in own
+    return "it has none; atmc.SGHMC has" if without else FOREIGN[key].format(name=kind.__name__)
 
 
 def choose(key: str, value: Any, allowed: tuple[str | None, ...]) -> None:
@@ -117,8 +131,6 @@ def check_group(group: dict[str, Any], number: int) -> None:
                 f"parameter {parameter_name(group, number, i)} is {p.dtype}: only real floating-point parameters can "
                 "be sampled (split a complex one with torch.view_as_real)"
             )
-    if group.get("weight_decay"):  # other unknown keys are the caller's own notes, as in any optimizer
-        raise ValueError(f"weight_decay of group {number} would do nothing: {FOREIGN['weight_decay']}")
     check_hyperparameters(group, number)
     for key in ("lr", "temperature"):
         value = group[key]
@@ -136,20 +148,21 @@ def check_group(group: dict[str, Any], number: int) -> None:
             check_element_masses(m, parameter_name(group, number, i))
 
 
-def warn_coarse(group: dict[str, Any], number: int) -> None:
+def warn_coarse(groups: list[dict[str, Any]]) -> None:
     """Tell of parameters that are too coarse for small steps, which nothing that a chain reads of itself would show.
 
     At the paper's speed, 3e-4, seven of ten weights of standard deviation 1 in bfloat16 had not moved in 1,500 steps,
-    and the kinetic temperature was right.
+    and the kinetic temperature was right. Told of the first group that has any, since all have the same cure.
     """
-    coarse = [i for i, p in enumerate(group["params"]) if p.dtype in (torch.bfloat16, torch.float16)]
-    if coarse:
-        first = group["params"][coarse[0]]
+    coarse = [(n, i) for n, g in enumerate(groups) for i, p in enumerate(g["params"]) if p.dtype in COARSE]
+    if coarse and coarse[0][0] == len(groups) - 1:  # the group that is being added
+        number, index = coarse[0]
+        dtype = groups[number]["params"][index].dtype
         warnings.warn(
-            f"parameter {parameter_name(group, number, coarse[0])} is {first.dtype}: steps below about "
-            f"1/{2 / torch.finfo(first.dtype).eps:.0f} of a weight are rounded away, and the chain stands still; keep "
+            f"parameter {parameter_name(groups[number], number, index)} is {dtype}: steps below about "
+            f"1/{2 / torch.finfo(dtype).eps:.0f} of a weight are rounded away, and the chain stands still; keep "
             "parameters in float32 and compute in low precision with torch.autocast",
-            stacklevel=6,  # the line that makes a sampler
+            stacklevel=outside("torch"),  # the constructor of torch.optim lies between ours
         )
 
 

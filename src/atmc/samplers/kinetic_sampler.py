@@ -78,7 +78,8 @@ class KineticSampler(Sampler):
 
         m = (speed/lr)⁻², c = max_speed/lr, D = −log(momentum)/lr. The paper's CIFAR-10 values are lr = 1e-3,
         speed = 3e-4, max_speed = 1e-3, momentum = 0.9. A group may have a `speed`, `max_speed` and `momentum` of its
-        own.
+        own: all three are then for a step of its own lr. A group that has only an lr of its own keeps the masses of the
+        others, and so is faster by it.
         """
         _refuse_both(options)
         whole = {"lr": lr, "speed": speed, "max_speed": max_speed, "momentum": momentum}

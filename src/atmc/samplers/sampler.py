@@ -108,7 +108,7 @@ class Sampler(Optimizer):
                 value = float(group[named[key]])
                 group[key] = value if value > 0.0 else None  # 0 is nothing to refer to
             self.check_together(group, number, {name: getattr(self, name) for name in self.saved})
-            warn_coarse(group, number)
+            warn_coarse(self.param_groups)
             first = self.param_groups[0].get("thermostat_init")
             if self.shared_thermostat and group["thermostat_init"] != first:
                 raise ValueError(
@@ -146,11 +146,11 @@ class Sampler(Optimizer):
                 if self._shards:
                     shard.step.copy_(self._shards[0].step)
                 for index, p in enumerate(params):
-                    views, own = self._views(shard, index), kept.get(p, {})
+                    views, own = Slots(self._views(shard, index)), kept.get(p, {})
                     which = f"{numbers[p]} at call {self._calls}" if p in kept else numbers[p]
                     self._initialise(shard, index, {k: v for k, v in views.items() if k not in own}, which)
                     for slot in views.keys() & own.keys():
-                        views[slot].copy_(own[slot])
+                        views[slot] = own[slot]  # into the view, if it fits
                 shards.append(shard)
             if self.shared_thermostat:  # one for all, whenever they came and whatever their precision
                 source = self._shards[0] if any("thermostat" in own for own in kept.values()) else shards[0]
@@ -176,10 +176,8 @@ class Sampler(Optimizer):
         for index, p in enumerate(shard.params):
             self.state[p] = Slots(self._views(shard, index))
 
-    def _outdated(self) -> bool:
-        """Whether a parameter was converted or moved, or its state taken away or replaced, since it was laid out."""
-        if any(shard.moved() for shard in self._shards):
-            return True
+    def _lost(self) -> bool:
+        """Whether the state of a parameter was taken away or replaced since it was laid out."""
         get, whole = self.state.get, len(self.slots)
         states = [get(p) for shard in self._shards for p in shard.params]
         return any(type(own) is not Slots or len(own) < whole for own in states)
@@ -216,7 +214,7 @@ class Sampler(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "_shards" in state:
+        if "_shards" in state and not self._lost():  # else it begins anew in the copy, too
             for shard in self._shards:
                 self._link(shard)
 
@@ -244,7 +242,7 @@ class Sampler(Optimizer):
             self.check_together(group, number, options)
         check_changed_masses(self.param_groups, self._shards[0].scratch.setdefault("masses seen", {}))
         capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        if self._outdated():
+        if any(shard.moved() for shard in self._shards) or self._lost():
             if capturing:
                 raise RuntimeError(
                     "a parameter was moved or converted, or its state taken away, since the last step: take one before "
@@ -392,7 +390,7 @@ class Sampler(Optimizer):
 
         Only dicts, lists, strings, numbers and tensors. The tensors are copies: saving them later saves this moment.
         """
-        if self._outdated():
+        if self._lost():
             self._build()
         for shard in self._shards:
             fused_triton.collect(shard)

@@ -134,7 +134,8 @@ def _check_slots(sampler: Sampler, states: Any) -> list[dict[str, Tensor]]:
         state = by_number.get(number)
         slots.append({})
         for slot in sampler.slots:
-            shape, value = sampler.state[p][slot].shape, state.get(slot) if isinstance(state, dict) else None
+            shared = slot == "thermostat" and sampler.shared_thermostat
+            shape, value = torch.Size() if shared else p.shape, state.get(slot) if isinstance(state, dict) else None
             if not isinstance(value, Tensor):
                 raise ValueError(f"the state has no {slot} for parameter {name}")
             if value.shape != shape:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -69,7 +68,8 @@ class CyclicCosine(LRScheduler):
         for number, group in enumerate(optimizer.param_groups if self.explore else []):
             if "temperature" not in group:
                 raise ValueError(f"explore = {self.explore:g} needs a sampler: group {number} has no temperature")
-            group.setdefault("initial_temperature", float(group["temperature"]))
+            if "initial_temperature" not in group:  # a tensor is read once: that waits for its device
+                group["initial_temperature"] = float(group["temperature"])
 
     def get_lr(self) -> list[float | Tensor]:
         for group in self.optimizer.param_groups[len(self.base_lrs) :]:  # added since
@@ -100,7 +100,7 @@ class CyclicCosine(LRScheduler):
         own = own and all(float(g["lr"]) == float(lr) for g, lr in zip(groups, self._last_lr, strict=True))
         super().load_state_dict(state_dict)
         if own:
-            for group, lr in zip(groups, self.get_lr(), strict=True):
+            for group, lr in zip(groups, self.get_lr(), strict=False):  # a group may still be added
                 _put(group, "lr", lr)
             self._set_temperatures()
 
@@ -122,7 +122,7 @@ class CyclicCosine(LRScheduler):
 def _put(group: dict[str, Any], key: str, value: Any) -> None:
     """Set a number of a group; a tensor stays where it is, since a captured graph reads it there."""
     if isinstance(group[key], Tensor):
-        group[key].copy_(torch.as_tensor(value))
+        group[key].fill_(value)
     else:
         group[key] = value
 

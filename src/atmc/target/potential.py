@@ -60,8 +60,8 @@ class Potential:
         if likelihood is not None and not isinstance(likelihood, Likelihood):
             given = likelihood.__name__ if isinstance(likelihood, type) else type(likelihood).__name__
             raise InputError(
-                "likelihood must be one of atmc.likelihoods, as Categorical() or Gaussian(scale), or None for "
-                f"Categorical(), not {given}"
+                "likelihood must be one of atmc.likelihoods, as Categorical() or Gaussian(scale), one of a class made "
+                f"from atmc.likelihoods.Likelihood, or None for Categorical(), not {given}"
             )
         self.model = model
         self.num_data = _count(num_data)

@@ -155,8 +155,8 @@ class PriorSet:
 class _LogPrior(Function):
     """log p(θ) as one node of the autograd graph: backward is the closed-form gradient, not a replay of the forward.
 
-    Under create_graph the gradient is built from differentiable operations, so Hessian-vector products work, and so do
-    the transforms of torch.func.
+    Under create_graph the gradient is built from differentiable operations, so Hessian-vector products work; so do
+    grad, vmap and jacrev of torch.func, but not its forward mode (jvp, hessian).
     """
 
     @staticmethod
