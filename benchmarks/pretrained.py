@@ -31,6 +31,7 @@ from atmc.chain.settings import Recipe
 from atmc.nn import convert
 from atmc.posterior import Posterior, metrics
 from atmc.posterior.calibration import apply_temperature, log_probs, temperature_scale
+from atmc.posterior.inputs import Pixels
 from cifar10_rows import Array, save_json
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pretrained"
@@ -77,7 +78,7 @@ def of_seed(recipe: Recipe, temperatures: Sequence[float], epochs: int, out: Pat
         SCALED: {**scored(apply_temperature(before, scale), labels), "scale": scale},
     }
     network = trained[-1]
-    example = network_inputs(trained, test.images[:16])
+    example = Pixels(trained.mean, trained.std)(test.images[:16], torch.device("cpu"), torch.float32)
     for temperature in temperatures:
         folder = out / f"T{temperature:g}"
         posterior = atmc.sample(
@@ -91,22 +92,16 @@ def of_seed(recipe: Recipe, temperatures: Sequence[float], epochs: int, out: Pat
             progress=None,
             overrides=settings_of(recipe),
         )
-        alone = [scored(np.asarray(posterior[[k]].predict(test.images).probs), labels) for k in range(len(posterior))]
+        each = np.stack([np.asarray(posterior[[k]].predict(test.images).probs) for k in range(len(posterior))])
+        alone = [scored(probs, labels) for probs in each]
         rows[f"T = {temperature:g}"] = {
-            **scored(np.asarray(posterior.predict(test.images).probs), labels),
+            **scored(metrics.predictive(each), labels),
             "single": {score: statistics.mean(one[score] for one in alone) for score in SCORES},
             "samples": len(posterior),
             "more": epochs + RunDir.open(folder).recipe.schedule.warm_start_epochs,
         }
         print(f"seed {recipe.seed}, T = {temperature:g}: {rows[f'T = {temperature:g}']}", flush=True)
     return {"rows": rows, "probs": before, "labels": labels}
-
-
-def network_inputs(posterior: Posterior, images: torch.Tensor) -> torch.Tensor:
-    """Images of bytes as a network takes them."""
-    shape = (1, -1, 1, 1)
-    mean, std = (torch.tensor(values).view(shape) for values in (posterior.mean, posterior.std))
-    return (images.float() / 255 - mean) / std
 
 
 def table(rows: dict[str, dict[str, dict[str, Any]]]) -> str:

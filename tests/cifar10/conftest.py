@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from atmc.chain.recipe import load_recipe
@@ -33,6 +34,12 @@ def runs(tmp_path_factory):
         blind=make("blind", "digits-atmc", [*TINY, *HELD, "seed=1", 'run.evaluate=["validation"]']),
         ensemble=make("ensemble", "digits-sgd", [*SGD, "chains=2"]),
     )
+
+
+@pytest.fixture(scope="package")
+def labels() -> np.ndarray:
+    """Those of CIFAR-10's test set, as every kept row has them."""
+    return np.load(RESULTS / "atmc-settled-0.npz")["labels"]
 
 
 @pytest.fixture(scope="package")

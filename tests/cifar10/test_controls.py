@@ -21,11 +21,6 @@ FLOOR = float(np.finfo(np.float16).smallest_subnormal)  # three of the four are 
 
 
 @pytest.fixture(scope="module")
-def labels() -> np.ndarray:
-    return np.load(RESULTS / "atmc-settled-0.npz")["labels"]
-
-
-@pytest.fixture(scope="module")
 def kept(explored) -> dict[str, list[dict[str, Any]]]:
     """What the runs said of their samples, in float32."""
     return {

@@ -236,6 +236,31 @@ def check_hyperparameters(group: dict[str, Any], number: int) -> None:
             group[key] = float(group[key])
 
 
+def check_members(shards: Iterable[Shard], groups: Iterable[dict[str, Any]]) -> None:
+    """Refuse groups whose parameters are not those laid out: new ones would stand still and old ones move on."""
+    laid = {id(p): id(g) for shard in shards for p, g in zip(shard.params, shard.groups, strict=True)}
+    if laid != {id(p): id(g) for g in groups for p in g["params"]}:
+        raise ValueError(
+            "parameters or groups of param_groups have been replaced, added or removed by hand: change settings of a "
+            "group in place, add parameters with add_param_group, or make a new sampler"
+        )
+
+
+def dense_gradients(shard: Shard) -> list[Tensor | None]:
+    """The gradients of a shard in its precision; sparse and complex ones are refused."""
+    grads: list[Tensor | None] = []
+    for p, name in zip(shard.params, shard.names, strict=True):
+        grad = p.grad
+        if grad is not None and grad.layout is not torch.strided:
+            raise RuntimeError(f"the gradient of parameter {name} is sparse: samplers need dense gradients")
+        if grad is not None and grad.dtype != p.dtype:
+            if grad.is_complex():
+                raise RuntimeError(f"the gradient of parameter {name} is complex: samplers need real gradients")
+            grad = grad.to(p.dtype)
+        grads.append(grad)
+    return grads
+
+
 def first_nonfinite(shard: Shard, grads: list[Tensor | None]) -> str | None:
     """The name of the first parameter with a NaN or infinite gradient."""
     for grad, name in zip(grads, shard.names, strict=True):

@@ -19,8 +19,10 @@ from .checks import (
     check_changed_masses,
     check_group,
     check_hyperparameters,
+    check_members,
     check_option,
     choose,
+    dense_gradients,
     first_nonfinite,
     parameter_name,
     refuse_idle,
@@ -182,15 +184,6 @@ class Sampler(Optimizer):
         states = [get(p) for shard in self._shards for p in shard.params]
         return any(type(own) is not Slots or len(own) < whole for own in states)
 
-    def _check_members(self) -> None:
-        """Refuse groups whose parameters are not those laid out: new ones would stand still and old ones move on."""
-        laid = {id(p): id(g) for shard in self._shards for p, g in zip(shard.params, shard.groups, strict=True)}
-        if laid != {id(p): id(g) for g in self.param_groups for p in g["params"]}:
-            raise ValueError(
-                "parameters or groups of param_groups have been replaced, added or removed by hand: change settings of "
-                "a group in place, add parameters with add_param_group, or make a new sampler"
-            )
-
     def _initialise(self, shard: Shard, index: int, views: dict[str, Tensor], number: int | str) -> None:
         """Give one new parameter, the sampler's `number`-th, its first momentum and thermostat."""
         group = shard.groups[index]
@@ -236,7 +229,7 @@ class Sampler(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         options = {name: getattr(self, name) for name in self.saved}
-        self._check_members()
+        check_members(self._shards, self.param_groups)
         for number, group in enumerate(self.param_groups):
             check_hyperparameters(group, number)
             self.check_together(group, number, options)
@@ -249,7 +242,7 @@ class Sampler(Optimizer):
                     "capturing"
                 )
             self._build()
-        gradients = [self._gradients(shard) for shard in self._shards]
+        gradients = [dense_gradients(shard) for shard in self._shards]
         chosen = [self._choose_body(shard) for shard in self._shards]
         for shard, grads, body in zip(self._shards, gradients, chosen, strict=True):
             policy = self._policy(shard)
@@ -275,19 +268,6 @@ class Sampler(Optimizer):
         self._after_step()
         self._calls += 1
         return loss
-
-    def _gradients(self, shard: Shard) -> list[Tensor | None]:
-        grads: list[Tensor | None] = []
-        for p, name in zip(shard.params, shard.names, strict=True):
-            grad = p.grad
-            if grad is not None and grad.layout is not torch.strided:
-                raise RuntimeError(f"the gradient of parameter {name} is sparse: samplers need dense gradients")
-            if grad is not None and grad.dtype != p.dtype:
-                if grad.is_complex():
-                    raise RuntimeError(f"the gradient of parameter {name} is complex: samplers need real gradients")
-                grad = grad.to(p.dtype)
-            grads.append(grad)
-        return grads
 
     def _policy(self, shard: Shard) -> str:
         if self.nonfinite is not None:
