@@ -103,6 +103,7 @@ def test_scores_by_temperature_are_those_of_the_probabilities(labels, kept):
 
 def test_what_heat_does_in_a_place_and_in_the_average(labels, kept):
     zero, warm = (costs(of_places(BY_T[key])).mean((1, 2)) for key in ("0", ".05"))
+    assert warm.max() < zero.min()  # "in each of four chains", as docs/temperature.md says
     single = alone(kept["0"]), alone(kept[".05"])
     words = f"have {between(zero, warm, 4)} less NLL together than three points of SGD, and a sample alone has "
     assert f"{words}{between(*single, 4)} less (four chains each, p = " in TEXT

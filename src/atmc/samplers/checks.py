@@ -151,8 +151,8 @@ def check_group(group: dict[str, Any], number: int) -> None:
 def warn_coarse(groups: list[dict[str, Any]]) -> None:
     """Tell of parameters that are too coarse for small steps, which nothing that a chain reads of itself would show.
 
-    At the paper's speed, 3e-4, seven of ten weights of standard deviation 1 in bfloat16 had not moved in 1,500 steps,
-    and the kinetic temperature was right. Told of the first group that has any, since all have the same cure.
+    At the paper's speed, 3e-4, most weights of standard deviation 1 in bfloat16 never move, and the kinetic temperature
+    is right all the same. Told of the first group that has any, since all have the same cure.
     """
     coarse = [(n, i) for n, g in enumerate(groups) for i, p in enumerate(g["params"]) if p.dtype in COARSE]
     if coarse and coarse[0][0] == len(groups) - 1:  # the group that is being added
