@@ -59,3 +59,10 @@ def explored() -> dict[str, dict[str, Any]]:
     """The runs of exploration.json at full size, by name."""
     runs = json.loads((RESULTS / "exploration.json").read_text(encoding="utf-8"))["runs"]
     return {run["name"]: run for run in runs if run["network"] == "resnetpp-56x32"}
+
+
+@pytest.fixture(scope="package")
+def rows() -> dict[tuple[str, str], dict[str, Any]]:
+    """Those of table.json, by run and kind."""
+    found = json.loads((RESULTS / "table.json").read_text(encoding="utf-8"))
+    return {(row["run"], row["kind"]): row for row in found}

@@ -60,6 +60,10 @@ def test_what_is_said_in_short_is_what_was_found(explored):
     three, five = (explored[at_one.format(of)] for of in (0.94, 0.9))
     assert agree(brief[1], three["samples"][-1]["predictive nll"])
     assert agree(re.match(r"(\.\d+) if for five epochs", brief[2])[1], five["samples"][-1]["predictive nll"])
+    cold = "T0, noisy Dirichlet 0.01, speed 0.001, hold 0.6, SGD settled, 100 epochs"
+    said = re.search(r"(\.\d+) and (\.\d+) \(two seeds\) without the sampler", brief[2])
+    for nll, name in zip(said.groups(), (cold, f"{cold}, seed 1"), strict=True):
+        assert agree(nll, explored[name]["samples"][-1]["predictive nll"])
     assert agree(short[1], explored[f"T0.005 after 0, {SHORT.format(0.8)}"]["samples"][3]["predictive nll"])
     without = explored[f"T0.02 after 0, {SHORT.format(0.98)}"]["samples"][3]["predictive nll"]
     assert agree(re.match(r"(\.\d+) without the sampler", short[2])[1], without)

@@ -1,9 +1,8 @@
-"""What docs/cifar10.md tells of more heat (T = .05; T = 1 for three epochs) and of BatchNorm is what is kept."""
+"""What docs/cifar10.md tells of more heat, T = .05, is what is kept."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import tomllib
 from typing import Any
 
@@ -13,45 +12,20 @@ from scipy import stats
 
 from atmc.posterior.diagnostics import gain_of_pairs
 
-from .rescored import RESULTS, ROOT, ahead, costs, limit, probabilities
+from .rescored import RESULTS, ROOT, ahead, costs, limit
 from .test_controls import CHAINS, by_chain, of_places, scores_of_chains, with_error
-from .told import TEXT, bare, scored, table_after
+from .told import TEXT, bare, said_of, table_after
 
 BY_T = {"0": "atmc-zero", ".02": "atmc-settled", ".05": "atmc-settled-T0.05"}
-ONE = "T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0.6, explore {}, SGD settled first, 100 epochs"
-SHORT = {
-    ("ATMC", "three epochs"): ONE.format(0.94),
-    ("SGNHT", "three epochs"): f"SGNHT, {ONE.format(0.94)}",
-    ("ATMC", "five epochs"): ONE.format(0.9),
-}
 
 
 @pytest.fixture(scope="module")
 def kept(explored) -> dict[str, list[dict[str, Any]]]:
-    """What the runs said of their samples, in float32, by temperature; that at T = 1 is another likelihood's."""
+    """What the runs said of their samples, in float32, by temperature."""
     return {
         key: next(run for name, run in explored.items() if f"(the row {row})" in name)["samples"]
-        for key, row in {**BY_T, "1": "atmc-settled-one"}.items()
+        for key, row in BY_T.items()
     }
-
-
-@pytest.fixture(scope="module")
-def rows() -> dict[tuple[str, str], dict[str, Any]]:
-    found = json.loads((RESULTS / "table.json").read_text(encoding="utf-8"))
-    return {(row["run"], row["kind"]): row for row in found}
-
-
-def said_of(row: dict[str, Any], ece: bool = False) -> str:
-    """A row's scores as the page writes them."""
-    return bare(f"{100 * row['accuracy']:.2f} / {row['nll']:.3f}" + (f", ECE {row['ece']:.3f}" if ece else ""))
-
-
-def doubt_of_noise(file: str) -> float:
-    """AUROC, in per cent, of the entropy: how much likelier noise is to be doubted than a test image."""
-    stored = np.load(RESULTS / file)
-    seen, noise = (p.astype(np.float64) for p in (stored["probs"].mean(0), stored["outside.noise"]))
-    entropy = [-(p * np.log(np.maximum(p, 1e-300))).sum(-1) for p in (seen, noise)]
-    return float(100 * stats.mannwhitneyu(entropy[1], entropy[0]).statistic / (len(seen) * len(noise)))
 
 
 def alone(samples: list[dict[str, Any]]) -> np.ndarray:
@@ -139,81 +113,3 @@ def test_what_is_said_of_heat_in_short(rows):
     words = "three samples of a place have an NLL of {:.3f} together where three points of SGD have {:.3f}"
     assert bare(words.format(*places)) in page
     assert bare(f"over all sixteen places {row['nll']:.3f}") in page
-
-
-def test_one_for_three_epochs_and_for_five(explored):
-    found = table_after("But is that what T = 1 is worth?")
-    assert [tuple(cells[:2]) for cells in found] == list(SHORT)
-    for sampler, length, positions, loss, last, six in found:
-        run = explored[SHORT[sampler, length]]
-        samples = run["samples"]
-        assert len(samples) == 6
-        found_positions = [f"{s['configurational_temperature']:.2f}" for s in samples[3:]]
-        assert positions == bare(", ".join(found_positions))
-        rows = run["trace"]["rows"]
-        assert loss == ", ".join(f"{row[1]:.1f}" for row in rows[-3:])
-        assert scored(last, samples[-1], "single")
-        assert scored(six, samples[-1], "predictive")
-    atmc, rival = (explored[SHORT[name, "three epochs"]] for name in ("ATMC", "SGNHT"))
-    less = rival["samples"][-1]["predictive nll"] - atmc["samples"][-1]["predictive nll"]
-    assert bare(f"ATMC has {less:.3f} less than SGNHT") in TEXT
-    above = explored["T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0, explore 0.6, 100 epochs"]["training_loss"]
-    assert f"had {above:.1f} after twenty, and fell" in TEXT
-    five = [row[1] for row in explored[SHORT["ATMC", "five epochs"]]["trace"]["rows"][-3:]]
-    assert five == sorted(five)
-    assert five[-1] < above
-
-
-def test_what_the_row_of_three_epochs_is_said_to_be(labels, kept, rows):
-    row = rows["atmc-settled-one", "posterior predictive"]
-    words = f"It has {said_of(row, ece=True)}, ahead of the paper's 93.9 / .194 and of the row"
-    nll, points = ahead("atmc-settled-one", "atmc")
-    assert f"{words} before by {nll} and {points} points" in TEXT
-    assert row["accuracy"] > 0.939
-    assert row["nll"] < 0.194
-    probs = probabilities("atmc-settled-one").reshape(4, 3, CHAINS, len(labels), 10)
-    said = []
-    for k, at in enumerate((48, 49, 0)):
-        mean = probs[:, k].mean((0, 1))
-        positions = np.mean([s["configurational_temperature"] for s in kept["1"] if round(s["epoch"]) % 50 == at])
-        scores = f"{100 * np.mean(mean.argmax(-1) == labels):.2f} / {costs(mean).mean():.3f}"
-        said.append((bare(scores), bare(f"{positions:.2f}")))
-    (first, cool), (second, warmer), (last, warm) = said
-    words = (
-        f"where positions have a temperature of {cool}, have {first} together; the second ({warmer}) {second}, the last"
-    )
-    assert f"{words} ({warm}) {last}, while the training loss rises from 16.2 to 16.4." in TEXT
-    momenta = np.mean([s["kinetic_temperature"] for s in kept["1"] if round(s["epoch"]) % 50 == 0])
-    assert bare(f"T = 1 in momenta ({momenta:.2f}) and positions") in TEXT
-    trace = np.load(RESULTS / "atmc-settled-one-0.npz")["trace"]
-    ends = np.array([[trace[trace[:, 0] == c][k, 2] for k in (-3, -1)] for c in range(CHAINS)]).mean(0)
-    assert [f"{loss:.1f}" for loss in ends] == ["16.2", "16.4"]
-    assert f"cycle, and ahead of it, {said_of(row)}, if it comes on for three epochs" in TEXT
-
-
-def test_two_networks_with_batchnorm(labels, rows):
-    network, both = rows["sgd-batchnorm", "network"], rows["ensemble-sgd-batchnorm", "ensemble"]
-    assert network["seeds"] == [0, 1]
-    said = f"which have {said_of(network)} on average and {said_of(both)} together, "
-    assert said + said_of(both, ece=True).removeprefix(f"{said_of(both)}, ") in TEXT
-    assert f"**Two SGD networks with BatchNorm have {said_of(both)} together.**" in TEXT
-    nll, points = ahead("ensemble-sgd-batchnorm", "atmc-zero")
-    words = f"({nll} less than that of the control), their accuracy is ahead of it by {points} points"
-    assert words in TEXT
-    assert rows["atmc-zero", "posterior predictive"]["accuracy"] == max(
-        row["accuracy"] for (run, _), row in rows.items() if "batchnorm" not in run
-    )
-    assert f"took {both['gpu_seconds'] / 60:.0f} minutes" in TEXT
-    probs = probabilities("ensemble-sgd-batchnorm")
-    differ = 100 * np.mean(probs[0].argmax(-1) != probs[1].argmax(-1))
-    assert f"They disagree with each other on {differ:.1f} % of the images" in TEXT
-    single = [doubt_of_noise(f"sgd-batchnorm-{seed}.npz") for seed in (1, 0)]
-    together = 100 * both["outside"]["noise"]["entropy"]
-    assert together == pytest.approx(doubt_of_noise("ensemble-sgd-batchnorm-0.npz"), abs=0.01)
-    others = [
-        100 * row["outside"]["noise"]["entropy"]
-        for row in rows.values()
-        if row["kind"] == "posterior predictive" and row["row"].startswith("ATMC")
-    ]
-    said = f"(AUROC {single[0]:.1f} % and {single[1]:.1f} %, together {together:.1f} %; the rows of ATMC have "
-    assert f"{said}{min(others):.0f} to {max(others):.0f} %)" in TEXT

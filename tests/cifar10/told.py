@@ -37,3 +37,8 @@ def scored(cell: str, sample: dict[str, Any], what: str) -> bool:
 def bare(text: str) -> str:
     """Numbers as the page writes them, without the zero before the point."""
     return re.sub(r"(?<!\d)0\.", ".", text)
+
+
+def said_of(row: dict[str, Any], ece: bool = False) -> str:
+    """A row's scores as the page writes them."""
+    return bare(f"{100 * row['accuracy']:.2f} / {row['nll']:.3f}" + (f", ECE {row['ece']:.3f}" if ece else ""))
