@@ -16,7 +16,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,21 @@ class Predictor:
         each = [sample[None] for sample in self.final] if last else [self.probs]
         found = [metrics.scores(metrics.predictive(probs), self.labels, floor_of(probs)) for probs in each]
         return {name: float(np.mean([scores[name] for scores in found])) for name in SCORES}
+
+    def without_each(self, chains: int) -> list[Predictor]:
+        """This predictor without each of its chains in turn; none where it is not known which sample is whose.
+
+        Chains of a run take their samples together and in their order. Rows joined of unlike runs may not.
+        """
+        whole = len(self.probs) % chains == 0 and len(self.final) == chains
+        if not whole or np.ptp(self.epochs.reshape(-1, chains), axis=1).any():
+            return []
+        found = []
+        for chain in range(chains):
+            others = np.arange(len(self.probs)) % chains != chain
+            last = None if self.last is None else np.delete(self.last, chain, axis=0)
+            found.append(replace(self, probs=self.probs[others], epochs=self.epochs[others], last=last))
+        return found
 
     def growing(self) -> dict[str, Array]:
         """Scores of the average of the first 1, 2, … samples."""

@@ -1,8 +1,9 @@
 """The CIFAR-10 table, from the stored probabilities alone: beside the paper's numbers, as JSON and as Markdown.
 
 Every row of table.json follows one rule: average `probs` over the samples of each of its files, score that, and average
-the scores over the files (the seeds); `spread` is the standard deviation over seeds. The Markdown stands in README and
-docs between two comments, where `fill` puts it and a test compares it.
+the scores over the files (the seeds). `spread` says how far another run would be off: the standard deviation over
+seeds, or, of one run with several chains, what the jackknife makes of leaving out each of them. The Markdown stands in
+README and docs between two comments, where `fill` puts it and a test compares it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
         **{key: collected[key] for key in ("temperature", "augment")},
         **({} if before is None else {"temperature_before": before}),
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
-        "spread": _spread(each),
+        "spread": _spread(each) or _spread_over_chains(collected, predictors[0], kind),
         "samples": 1 if kind == LAST else collected["samples"],
         "chains": 1 if kind == LAST else collected["chains"],
         **{key: collected[key] for key in ("epochs", "status", "seeds", "gpu_seconds", "device", "versions", "recipe")},
@@ -120,6 +121,21 @@ def _spread(each: Sequence[dict[str, float]]) -> dict[str, float] | None:
     if len(each) < 2:
         return None
     return {score: float(np.std([scores[score] for scores in each], ddof=1)) for score in SCORES}
+
+
+def _spread_over_chains(collected: Row, one: Predictor, kind: str) -> dict[str, float] | None:
+    """How far another run of as many chains would be off, from those of one run; two chains cannot say.
+
+    Chains share nothing but the data. The jackknife's variance is, if anything, too large on average (Efron and Stein,
+    1981); from four chains it is a rough number all the same.
+    """
+    chains = collected["chains"]
+    if chains < 3 or kind == NETWORK:
+        return None
+    each = [found.scores(last=kind == LAST) for found in one.without_each(chains)]
+    return {
+        score: float((chains - 1) ** 0.5 * np.std([scores[score] for scores in each])) for score in SCORES if each
+    } or None
 
 
 def paper_numbers(recipe: dict[str, Any], kind: str) -> dict[str, float] | None:
@@ -227,10 +243,13 @@ def temperature(row: Row) -> str:
 
 
 def shown(row: Row, score: str) -> str:
-    """A score as people read it, with its spread over seeds."""
+    """A score as people read it, with its spread over seeds or chains."""
     scale, digits = (100, 2) if score == "accuracy" else (1, 3)
     text = f"{scale * row[score]:.{digits}f}"
-    return text if row["spread"] is None else f"{text} ± {scale * row['spread'][score]:.{digits}f}"
+    if row["spread"] is None:
+        return text
+    error = scale * row["spread"][score]
+    return f"{text} ± {error:.{digits if round(error, digits) else digits + 1}f}"  # an error of zero says too much
 
 
 def duration(seconds: float) -> str:
