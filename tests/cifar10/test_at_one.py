@@ -120,7 +120,7 @@ def test_the_rows_at_one_differ_in_the_sampler_only():
 
 
 def test_the_samplers_at_one(labels, kept, rows):
-    found = table_after("**The other samplers at T = 1**")
+    found = table_after("### The other samplers at T = 1")
     assert [cells[0] for cells in found] == list(AT_ONE)
     chains = {name: scores_of_chains(row, labels) for name, row in AT_ONE.items()}
     for name, single, place, chain, together, many in found:

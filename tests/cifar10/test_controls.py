@@ -68,7 +68,7 @@ def test_the_four_rows_differ_in_the_sampler_only():
 
 
 def test_their_scores_are_those_of_the_probabilities(labels, kept):
-    found = table_after("**The same row with other samplers")
+    found = table_after("### The same row with other samplers")
     assert [cells[0].split(",")[0] for cells in found] == list(ROWS)
     for (_, alone, place, chain, together, many), (name, row) in zip(found, ROWS.items(), strict=True):
         accuracy, nll = (np.mean([s[f"single {score}"] for s in kept[name]]) for score in ("accuracy", "nll"))

@@ -38,7 +38,7 @@ def kept(explored, row):
 
 
 def test_scores_where_sgd_has_settled_are_those_kept(explored):
-    found = table_after("**SGD settles first.**")
+    found = table_after("### SGD settles first")
     assert [row[0] for row in found] == list(RUNS)
     for of, alone, one, two, six, many, loss in found:
         run = explored[RUNS[of]]

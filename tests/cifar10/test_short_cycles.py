@@ -11,7 +11,7 @@ from atmc.posterior.diagnostics import gain_of_pairs
 from .rescored import RESULTS, ahead, costs, differ, exploring, limit, probabilities
 from .told import TEXT, agree, bare, scored, table_after
 
-WORDS = "**Shorter cycles, and colder.**"
+WORDS = "### Shorter cycles, and colder"
 
 
 def test_scores_of_short_cycles_are_those_kept(explored):

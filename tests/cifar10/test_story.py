@@ -21,7 +21,7 @@ from .told import CONTROLS, DOCS, FOUR, TEXT, agree, scored, table_after
     ("words", "runs"),
     [
         (
-            "**Thermostats that follow the step size.**",
+            "### Thermostats that follow the step size",
             {
                 ".02": "T0.02, thermostats that follow, 150 epochs",
                 ".05": "T0.05, thermostats that follow, 150 epochs",
@@ -30,7 +30,7 @@ from .told import CONTROLS, DOCS, FOUR, TEXT, agree, scored, table_after
             },
         ),
         (
-            "**Exploring at T = 0, sampling at T.**",
+            "### Exploring at T = 0, sampling at T",
             {
                 ".02 after 0": "T0.02 after 0, thermostats that follow, 100 epochs",
                 ".05 after 0": "T0.05 after 0, thermostats that follow, 100 epochs",
@@ -52,8 +52,8 @@ def test_scores_of_short_runs_are_those_kept(explored, words, runs):
 @pytest.mark.parametrize(
     ("words", "first", "columns"),
     [
-        ("**Large steps for longer.**", "T{:g} after 0", ["many", "loss"]),
-        ("**T = 1.**", "T1 after 0, noisy Dirichlet {:g}", ["many"]),
+        ("### Large steps for longer", "T{:g} after 0", ["many", "loss"]),
+        ("### T = 1", "T1 after 0, noisy Dirichlet {:g}", ["many"]),
     ],
 )
 def test_scores_of_runs_that_explore_are_those_kept(explored, words, first, columns):
@@ -130,7 +130,7 @@ def test_another_start_brings_more_than_another_sample():
 def test_two_chains_gain_more_than_one_on_held_out_images(explored):
     runs = json.loads((RESULTS / "exploration.json").read_text(encoding="utf-8"))["runs"]
     small = next(run for run in runs if "four chains of 60 epochs" in run["name"])
-    for (_, _, one, two, p), run in zip(table_after("**One chain does not"), (small, explored[FOUR]), strict=True):
+    for (_, _, one, two, p), run in zip(table_after("### One chain does not"), (small, explored[FOUR]), strict=True):
         assert all(map(agree, (one, two), (run["pairs"]["one"], run["pairs"]["two"]), (len(one) - 1, len(two) - 1)))
         assert float(p) == pytest.approx(run["pairs"]["p_value"], rel=0.1)
     last = explored[FOUR]["samples"][-1]
@@ -185,7 +185,7 @@ def test_what_is_left_without_the_sampler(explored):
     usual = [
         np.mean([s["single accuracy"] for s in explored[FOUR]["samples"] if s["epoch"] == e]) for e in (50.0, 100.0)
     ]
-    for (*_, first, second, both, many, loss), name in zip(table_after("**Take the sampler"), names, strict=True):
+    for (*_, first, second, both, many, loss), name in zip(table_after("### Take the sampler"), names, strict=True):
         run = explored[name]
         epochs = [[s for s in run["samples"] if s["epoch"] == epoch] for epoch in (50.0, 100.0)]
         means = [{key: np.mean([s[key] for s in some]) for key in ("single accuracy", "single nll")} for some in epochs]
@@ -233,7 +233,7 @@ def test_heat_goes_with_the_temperature(explored):
         (0.01, loss(0.01, usual), 0.02, loss(0.02, usual)),
         (0.02, loss(0.02, slow), 0.03, loss(0.03, slow)),
     ]
-    *found, dirichlet = table_after("**How hot is T?**")
+    *found, dirichlet = table_after("### How hot is T?")
     directions = []
     for (_, said, losses, per, d), (low, one, high, two) in zip(found, runs, strict=True):
         slope = (two - one) / (high - low)

@@ -57,7 +57,7 @@ def test_the_warmer_row_differs_in_its_temperature_only():
 
 
 def test_scores_by_temperature_are_those_of_the_probabilities(labels, kept):
-    found = table_after("**Warmer: T = .05.**")
+    found = table_after("### Warmer: T = .05")
     assert [cells[0] for cells in found] == list(BY_T)
     for of, single, place, two, three, chain, together, many in found:
         row, samples = BY_T[of], kept[of]
