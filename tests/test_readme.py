@@ -118,10 +118,23 @@ def test_step_ratios_are_the_measured_ones(device):
             assert cell == f"{times[contestant] / times[reference]:.2f} ×"
 
 
-def test_links_lead_somewhere():
-    for page, folder in ((README, ROOT), (GUIDE, ROOT / "docs")):
-        for target in re.findall(r"\]\(([^)#]+)\)", page):
-            assert (folder / target).exists(), target
+def anchors(page: Path) -> set[str]:
+    """What a link into a page may name: its headings as the web writes them."""
+    heads = re.findall(r"(?m)^#+ (.*)$", page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page):
+    for target, part in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")):
+        to = page.parent / target if target else page
+        assert to.exists(), target
+        assert not part or part in anchors(to), (target, part)
+
+
+def test_readme_begins_with_the_guide():
     assert "docs/guide.md" in README[: README.index("## ")]
 
 
