@@ -71,6 +71,7 @@ def join(
     row = {
         **rows[0],
         "row": into,
+        **({} if into == name else {"made_of": name}),  # the time of its runs may be in that row as well
         "label": rows[0]["label"] if label is None else label,
         "aside": any(row.get("aside", False) for row in rows) if aside is None else aside,
         **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},

@@ -72,6 +72,7 @@ def _row(collected: Row, recipe: dict[str, Any], predictors: Sequence[Predictor]
     row = {
         "row": title(collected, recipe, kind),
         "run": collected["row"],
+        "made_of": collected.get("made_of"),
         "kind": kind,
         "sampler": recipe["sampler"]["name"],
         "norm": recipe["model"]["norm"],
@@ -264,8 +265,9 @@ def duration(seconds: float) -> str:
 
 
 def total_seconds(rows: Sequence[Row]) -> float:
-    """Time of all runs; the last sample and the predictive come from the same ones."""
-    return float(sum({row["run"]: row["gpu_seconds"] for row in rows}.values()))
+    """Time of all runs, each once: the last sample and the predictive are of one, and a row may be made of another."""
+    names = {row["run"] for row in rows}
+    return float(sum({row["run"]: row["gpu_seconds"] for row in rows if row["made_of"] not in names}.values()))
 
 
 def devices(rows: Sequence[Row]) -> list[str]:

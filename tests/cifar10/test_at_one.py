@@ -11,7 +11,7 @@ import pytest
 
 from .rescored import RESULTS, ROOT, ahead, costs, limit, probabilities
 from .test_controls import CHAINS, of_places, scores_of_chains, with_error
-from .told import TEXT, bare, said_of, scored, table_after
+from .told import TEXT, bare, between, said_of, scored, table_after
 
 ONE = "T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0.6, explore {}, SGD settled first, 100 epochs"
 COLD = "T0, noisy Dirichlet 0.01, speed 0.001, hold 0.6, SGD settled, 100 epochs"
@@ -134,10 +134,18 @@ def test_the_samplers_at_one(labels, kept, rows):
         row = rows[AT_ONE[name], "posterior predictive"]
         assert row["accuracy"] > 0.939
         assert row["nll"] < 0.194
-    (behind, points), (nll, right) = ahead(AT_ONE["ATMC"], AT_ONE["SGNHT"]), chains["ATMC"] - chains["SGNHT"]
+    behind, points = ahead(AT_ONE["ATMC"], AT_ONE["SGNHT"])
+    nll, right = (between(chains["ATMC"][k], chains["SGNHT"][k], digits) for k, digits in ((0, 4), (1, 2)))
     words = f"has {behind.removeprefix('-')} more NLL than SGNHT's and is {points} points more accurate (over the test"
     assert behind.startswith("-")
-    assert f"{words} images); by chains {with_error(nll, 4)} and {with_error(right, 2)}." in TEXT
+    assert f"{words} images); by chains {nll} and {right}." in TEXT
+    pairs = itertools.permutations(AT_ONE, 2)
+    most = max(pairs, key=lambda pair: chains[pair[1]][0].mean() - chains[pair[0]][0].mean())
+    assert most == ("SGNHT", "ATMC")
+    apart = max(itertools.permutations(AT_ONE.values(), 2), key=lambda pair: float(ahead(*pair)[0].split()[0]))
+    assert apart == (AT_ONE["SGNHT"], AT_ONE["SGHMC"])
+    words = f"SGHMC against SGNHT, is {ahead(*apart)[0]}, by chains"
+    assert f"{words} {between(chains['SGHMC'][0], chains['SGNHT'][0], 4)}. SGNHT's run" in TEXT
     share = 1e6 * max(sample["silent_share"] for sample in kept["ATMC"])
     assert f"for {share:.1f} parameters in a million at most" in TEXT
     assert {f"{kept[name][-1]['thermostat_q99']:.1f}" for name in ("ATMC", "SGNHT")} == {"8.4"}
@@ -152,8 +160,9 @@ def test_the_samplers_at_one(labels, kept, rows):
     for name in ("ATMC", "SGNHT"):
         assert bare("{}{:.3f} and {:.2f})".format(words, *ends[name])) in TEXT
     less, more = ahead("atmc-cold", "sgnht-cold")
-    assert f"only where steps are larger and T is low, by {less} and {more} points." in TEXT
-    assert f"There it is ahead in both scores, by {less} and {more} points" in TEXT
+    words = f"only where steps are larger and T is low, by {less}; in accuracy they are level there ({more} points)."
+    assert words in TEXT
+    assert f"There its NLL is lower by {less}, with level accuracy ({more} points)" in TEXT
     scores = [said_of(rows[row, "posterior predictive"]) for row in AT_ONE.values()]
     assert "({} with ATMC, {} with SGNHT, {} with SGHMC)".format(*scores) in TEXT
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())

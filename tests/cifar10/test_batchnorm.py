@@ -38,12 +38,13 @@ def test_networks_with_batchnorm(labels, rows):
     assert right[0] == max(right)  # "the luckiest"
     mean = f"{np.mean(right):.2f} / {np.mean([costs(pair).mean() for pair in pairs]):.3f}"
     assert bare(f"the three pairs have {mean} on average") in TEXT
+    best = max(row["accuracy"] for (run, _), row in rows.items() if "batchnorm" not in run)
+    said = f"and {min(right) - 100 * best:.1f} to {max(right) - 100 * best:.1f} points (three pairs) more accuracy than"
+    assert said in TEXT
     nll, points = ahead("ensemble-sgd-batchnorm", "atmc-zero")
     words = f"({nll} less than that of the control), their accuracy is ahead of it by {points} points"
     assert words in TEXT
-    assert rows["atmc-zero", "posterior predictive"]["accuracy"] == max(
-        row["accuracy"] for (run, _), row in rows.items() if "batchnorm" not in run
-    )
+    assert rows["atmc-zero", "posterior predictive"]["accuracy"] == best
     assert f"took {both['gpu_seconds'] / 60:.0f} minutes" in TEXT
     all_three = np.mean(seeds, 0)
     scores = bare(f"{100 * np.mean(all_three.argmax(-1) == labels):.2f} / {costs(all_three).mean():.3f}")
@@ -57,8 +58,14 @@ def test_networks_with_batchnorm(labels, rows):
     assert bare(f"three are ahead of all rows by {lead:.3f}.") in TEXT
     assert bare(f"(ECE {both['ece']:.3f} and {error.removeprefix('ECE ')})") in TEXT
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "(96.01 / 0.149 on average over three pairs), at one and a half times" in readme
     assert f"Three, at more than twice, have {scores.replace('/ .', '/ 0.')}." in readme
     assert 2 < network["gpu_seconds"] / rows["atmc-zero", "posterior predictive"]["gpu_seconds"] < 2.5
+    hits = [seed.argmax(-1) == labels for seed in seeds]
+    unlike = [np.sum(one != two) for one, two in itertools.combinations(hits, 2)]
+    chance = 100 * np.sqrt(np.mean(unlike) / 2) / len(labels)
+    said = f"differ on {min(unlike)} to {max(unlike)} images in whether they are right, which would make"
+    assert bare(f"{said} {chance:.2f} of it") in TEXT
     differ = [100 * np.mean(one.argmax(-1) != two.argmax(-1)) for one, two in itertools.combinations(seeds, 2)]
     assert f"The pairs disagree on {min(differ):.1f} to {max(differ):.1f} % of the images" in TEXT
     single = [doubt_of_noise(f"sgd-batchnorm-{seed}.npz") for seed in network["seeds"]]

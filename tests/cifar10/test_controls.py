@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from .rescored import RESULTS, ahead, costs, limit, probabilities
-from .told import TEXT, bare, table_after
+from .told import TEXT, bare, between, p_of, table_after
 
 ROWS = {"none": "atmc-zero", "ATMC": "atmc-settled", "SGNHT": "sgnht-settled", "SGHMC": "sghmc-settled"}
 SAMPLERS = list(ROWS)[1:]
@@ -88,16 +88,16 @@ def test_their_scores_are_those_of_the_probabilities(labels, kept):
 
 def test_what_is_said_of_their_differences(labels):
     chains = {name: scores_of_chains(row, labels) for name, row in ROWS.items()}
-    less = {(a, b): chains[b][0] - chains[a][0] for a, b in itertools.combinations(ROWS, 2)}
-    most = max(less, key=lambda pair: abs(less[pair].mean()))
+    pairs = {(a, b): (chains[b][0], chains[a][0]) for a, b in itertools.combinations(ROWS, 2)}
+    most = max(pairs, key=lambda pair: abs(np.subtract(*pairs[pair]).mean()))
     assert most == ("none", "ATMC")
-    assert f"ATMC against none, is {with_error(less[most], 4)} for one chain" in TEXT
-    assert all(stats.ttest_1samp(difference, 0.0).pvalue > 0.2 for difference in less.values())
-    behind = {name: chains["none"][1] - chains[name][1] for name in SAMPLERS}
+    assert f"ATMC against none, is {between(*pairs[most], 4)} for one chain" in TEXT
+    assert all(p_of(*pair) > 0.2 for pair in pairs.values())
+    behind = {name: (chains["none"][1], chains[name][1]) for name in SAMPLERS}
     words = "by {} (ATMC), {} (SGNHT) and {} points (SGHMC; p = {:.3f}, {:.3f} and {:.3f})"
-    p = [stats.ttest_1samp(more, 0.0).pvalue for more in behind.values()]
-    assert bare(words.format(*(with_error(more, 2) for more in behind.values()), *p)) in TEXT
-    assert f"the last, {with_error(chains['SGHMC'][1] - chains['ATMC'][1], 2)} behind SGHMC's" in TEXT
+    p = [p_of(*pair) for pair in behind.values()]
+    assert bare(words.format(*(between(*pair, 2) for pair in behind.values()), *p)) in TEXT
+    assert f"the last, {with_error(chains['SGHMC'][1] - chains['ATMC'][1], 2)} behind SGHMC's, pair by pair" in TEXT
     early = [costs(np.maximum(probabilities(row), FLOOR)[:44].mean(0)).mean() for row in ("atmc-zero", "sgnht-settled")]
     assert bare("none and SGNHT are level ({:.3f} and {:.3f})".format(*early)) in TEXT
     assert "these five by {} and by {} points".format(*ahead("atmc-zero", "ensemble-sgd")) in TEXT
@@ -120,10 +120,10 @@ def test_what_is_said_of_samples_alone(kept):
         name: np.array([np.mean([nll for (chain, _), nll in of.items() if chain == number]) for number in range(4)])
         for name, of in nll.items()
     }
-    less = [alone["none"] - alone[name] for name in SAMPLERS]
-    said = "A sample alone has {:.4f}, {:.4f} and {:.4f} less NLL than SGD's points (standard errors of .002)"
-    assert bare(said.format(*(some.mean() for some in less))) in TEXT
-    assert all(f"{some.std(ddof=1) / 2:.3f}" == "0.002" for some in less)
+    less = [(alone["none"], alone[name]) for name in SAMPLERS]
+    said = "A sample alone has {:.4f}, {:.4f} and {:.4f} less NLL than SGD's points (standard errors of .004)"
+    assert bare(said.format(*(np.subtract(*pair).mean() for pair in less))) in TEXT
+    assert all(between(*pair, 3).endswith("± .004") for pair in less)
     last = [np.mean([nll[name][chain, 249] for chain in range(4)]) for name in ("none", "ATMC", "SGHMC")]
     assert bare(f"the rows beside it have {min(last):.3f} to {max(last):.3f}") in TEXT
     low = [alone[name].mean() - costs(probabilities(ROWS[name])).mean() for name in SAMPLERS]
@@ -186,10 +186,10 @@ def test_what_readme_says_of_them():
     for row in (none, *sampled):
         better = {score: row[score] < five[score] for score in ("nll", "ece", "brier")}
         assert all(better.values()), row["run"]
-        assert five["accuracy"] < row["accuracy"] <= two["accuracy"] - 0.013
+        assert five["accuracy"] < row["accuracy"] <= two["accuracy"] - 0.01
         assert abs(row["nll"] - two["nll"]) < 0.004  # standard errors over the test images are .005
         assert row["ece"] < two["ece"]
-    assert f"and behind in ECE**: {100 * two['accuracy']:.2f} / {two['nll']:.3f}, at one and a half times" in readme
+    assert f"and behind in ECE**: {100 * two['accuracy']:.2f} / {two['nll']:.3f} (" in readme
     assert 1.4 < two["gpu_seconds"] / np.mean([row["gpu_seconds"] for row in (none, *sampled)]) < 1.6
     worth = costs(of_places("atmc-zero")).mean() - costs(of_places("atmc-settled-T0.05")).mean()
     assert f"A sampler at T = 0.05 is worth {worth:.3f} of NLL where one cycle is averaged" in readme

@@ -11,7 +11,7 @@ import pytest
 
 from atmc.chain.recipe import load_recipe, recipe_to_toml
 
-from .rescored import collecting, storing, tool
+from .rescored import collecting, storing, tabling, tool
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def test_networks_of_two_days_are_an_ensemble(runs, apart, tmp_path):
     words = ["--row", "atmc", "--name", "both", "--average", "all", "--out", str(tmp_path / "out")]
     assert tool.main(["join", *map(str, apart), *words]) == 0
     row = json.loads((tmp_path / "out" / "both.row.json").read_text())
+    assert row.pop("made_of") == "atmc"
     assert row.keys() == expected.keys()
     for key in row.keys() - {"gpu_seconds", "validation", *storing.SCORES}:
         assert row[key] == expected[key], key
@@ -137,3 +138,15 @@ def test_files_of_an_earlier_row_of_that_name_go(stored, apart):
         (first / name).write_bytes(b"")
     assert tool.main(["join", *map(str, apart), "--row", "atmc", "--out", str(first)]) == 0
     assert {path.name for path in first.glob("*.npz")} == {"atmc-0.npz", "atmc-1.npz", "atmc-cold-0.npz"}
+
+
+def test_the_time_of_an_ensemble_and_of_its_members_is_counted_once(apart, tmp_path):
+    first = apart[0]
+    assert tool.main(["join", *map(str, apart), "--row", "atmc", "--out", str(first)]) == 0
+    words = ["--row", "atmc", "--name", "both", "--average", "all", "--out", str(first)]
+    assert tool.main(["join", str(first), *words]) == 0
+    rows = tabling.build(first)
+    seconds = {row["run"]: row["gpu_seconds"] for row in rows}
+    assert seconds["both"] == seconds["atmc"] > 0
+    assert tabling.total_seconds(rows) == seconds["atmc"]
+    assert tabling.total_seconds([row for row in rows if row["run"] == "both"]) == seconds["both"]

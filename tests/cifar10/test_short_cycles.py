@@ -9,6 +9,7 @@ import numpy as np
 from atmc.posterior.diagnostics import gain_of_pairs
 
 from .rescored import RESULTS, ahead, costs, differ, exploring, limit, probabilities
+from .test_batchnorm import expected_calibration_error
 from .told import TEXT, agree, bare, scored, table_after
 
 WORDS = "### Shorter cycles, and colder"
@@ -62,6 +63,12 @@ def test_what_the_row_of_short_cycles_is_said_to_be():
     assert (lowest["run"], lowest["kind"]) == ("atmc-short", "posterior predictive")
     control = next(found for found in table if (found["run"], found["kind"]) == ("atmc-zero", "posterior predictive"))
     said = f"Its ECE, {row['ece']:.4f}, is the lowest of the table (the control's is {control['ece']:.4f})"
+    assert bare(said) in TEXT
+    rng, mean = np.random.default_rng(0), probs.mean(0)
+    mean /= mean.sum(1, keepdims=True)
+    drawn = [(rng.random((len(mean), 1)) > mean.cumsum(1)).sum(1).clip(0, 9) for _ in range(200)]
+    calibrated = [expected_calibration_error(mean, labels) for labels in drawn]
+    said = f"with its confidences would have {np.mean(calibrated):.4f} ± {np.std(calibrated):.4f} by chance"
     assert bare(said) in TEXT
 
 

@@ -26,18 +26,24 @@ def another_run(rng: np.random.Generator, truth: np.ndarray, chains: int, times:
     )
 
 
+LARGEST = {"accuracy": 1.35, "nll": 1.25, "ece": 1.5, "brier": 1.25}  # of the ratio of what is said to what is so
+
+
 @pytest.mark.parametrize("kind", [tabling.PREDICTIVE, tabling.LAST])
 def test_it_is_as_large_as_runs_differ(kind):
-    """Over 300 runs: the jackknife's variance is that of the score, a little more rather than less."""
+    """Over 250 runs on each of four problems: the jackknife's variance is that of the score, rather more than less."""
     rng, chains = np.random.default_rng(5), 4
-    truth = 2.0 * np.eye(CLASSES)[np.arange(IMAGES) % CLASSES] + rng.normal(0.0, 1.0, (IMAGES, CLASSES))
-    runs = [another_run(rng, truth, chains) for _ in range(300)]
-    scores = [run.scores(last=kind == tabling.LAST) for run in runs]
-    said = [tabling._spread_over_chains({"chains": chains}, run, kind) for run in runs]
-    for score in storing.SCORES:
-        known = np.std([found[score] for found in scores], ddof=1)
-        told = np.sqrt(np.mean([found[score] ** 2 for found in said]))
-        assert 0.88 < told / known < (1.4 if score == "ece" else 1.2), (score, told, known)
+    ratios = {score: [] for score in storing.SCORES}
+    for _ in range(4):
+        truth = 2.0 * np.eye(CLASSES)[np.arange(IMAGES) % CLASSES] + rng.normal(0.0, 1.0, (IMAGES, CLASSES))
+        runs = [another_run(rng, truth, chains) for _ in range(250)]
+        scores = [run.scores(last=kind == tabling.LAST) for run in runs]
+        said = [tabling._spread_over_chains({"chains": chains}, run, kind) for run in runs]
+        for score in storing.SCORES:
+            known = np.var([found[score] for found in scores], ddof=1)
+            ratios[score].append(np.mean([found[score] ** 2 for found in said]) / known)
+    for score, found in ratios.items():
+        assert 0.88 < np.sqrt(np.mean(found)) < LARGEST[score], (score, found)
 
 
 def test_of_last_samples_it_is_the_standard_error_of_their_mean():

@@ -6,6 +6,9 @@ import itertools
 import re
 from typing import Any
 
+import numpy as np
+from scipy import stats
+
 from .rescored import ROOT
 
 DOCS = (ROOT / "docs" / "cifar10.md").read_text(encoding="utf-8")
@@ -42,3 +45,13 @@ def bare(text: str) -> str:
 def said_of(row: dict[str, Any], ece: bool = False) -> str:
     """A row's scores as the page writes them."""
     return bare(f"{100 * row['accuracy']:.2f} / {row['nll']:.3f}" + (f", ECE {row['ece']:.3f}" if ece else ""))
+
+
+def between(one: np.ndarray, two: np.ndarray, digits: int) -> str:
+    """The difference of two groups of chains with its standard error, as the page writes it: they are not pairs."""
+    error = np.sqrt(one.var(ddof=1) / len(one) + two.var(ddof=1) / len(two))
+    return bare(f"{one.mean() - two.mean():.{digits}f} ± {error:.{digits}f}")
+
+
+def p_of(one: np.ndarray, two: np.ndarray) -> float:
+    return float(stats.ttest_ind(one, two, equal_var=False).pvalue)

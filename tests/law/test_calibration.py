@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from .calibration import calibrate, geweke
+from .calibration import ASIDE, POINTS, calibrate, geweke, variances
 from .harness import Settings
 from .makers import mutant, real
 from .reference import Flaw
@@ -25,6 +25,24 @@ def test_ranks_without_a_thermostat_are_not() -> None:
     told apart on every seed (p = 1e-4 once, with m = 4; below 1e-60 with m = 1)."""
     ranks = calibrate(real, Settings("SGHMC", **MINI_BATCH | {"m": 1.0}))
     assert not ranks.passed, ranks
+
+
+def test_ranks_see_noise_that_is_correlated_between_parameters() -> None:
+    """All x on one side of zero: what a thermostat per element cannot correct is seen, and whole batches are right."""
+    settings = Settings("ATMC", **MINI_BATCH)
+    assert not calibrate(real, settings, design=ASIDE).passed
+    ranks = calibrate(real, settings, batch=POINTS, design=ASIDE)
+    assert ranks.passed, ranks
+
+
+def test_correlated_noise_makes_variances_too_small_in_first_order_of_the_step() -> None:
+    """Chains are too sure there, and half as much so at half the step."""
+    settings = Settings("ATMC", **MINI_BATCH)
+    whole, half = (variances(real, s, ASIDE) for s in (settings, settings.halved()))
+    for name in whole:
+        missing, less = 1 - whole[name].mean, 1 - half[name].mean
+        assert missing > 0.15
+        assert 1.7 < missing / less < 2.4, (name, whole, half)
 
 
 def test_ranks_see_an_error_of_the_thermostat() -> None:

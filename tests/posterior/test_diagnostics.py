@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import combinations
 
 import numpy as np
@@ -238,6 +239,27 @@ def test_pairs_need_two_chains_and_two_samples_of_one() -> None:
     assert far is not None
     assert far.least == 1 / 24
     assert far.p_value == pytest.approx(far.least, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "owners", [[0, 1, 0, 1], [0, 1, 0, 1, 0], [0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 0, 1], [0, 1, 2, 0, 1, 2, 0, 1, 0]]
+)
+def test_the_least_p_value_counts_the_ways_to_deal_samples_out(owners: list[int]) -> None:
+    """By dealing them in every way: chains may differ in how many samples they have."""
+    age = [owners[:place].count(chain) for place, chain in enumerate(owners)]
+    peers = [[i for i, years in enumerate(age) if years == a] for a in range(max(age) + 1)]
+    found = set()
+    for dealt in itertools.product(*(itertools.permutations([owners[i] for i in places]) for places in peers)):
+        chain_of = {
+            i: chain
+            for places, chains in zip(peers, dealt, strict=True)
+            for i, chain in zip(places, chains, strict=True)
+        }
+        found.add(frozenset(frozenset(i for i in chain_of if chain_of[i] == chain) for chain in set(owners)))
+    probs, labels, _ = chains_apart(own=1.0, chains=len(owners), draws=1)
+    gains = gain_of_pairs(probs, labels, owners, orders=999)
+    assert gains is not None
+    assert gains.least == pytest.approx(1 / len(found))
 
 
 def test_cosine_distances_are_scipys() -> None:

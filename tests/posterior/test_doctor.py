@@ -245,7 +245,7 @@ def test_chains_that_keep_to_places_of_their_own() -> None:
     assert "More chains" in found.action
     assert "0.0420" in found.evidence
     for alike in (PairGains(0.042, 0.050, 0.2, 0.001), PairGains(0.042, 0.043, 0.001, 0.001)):
-        assert find(healthy(chains=4, pairs=alike), "Chains find no places").level == "ok"
+        assert find(healthy(chains=4, pairs=alike), "No sign of chains that keep").level == "ok"
     assert "places" not in " ".join(titles(healthy()))
     few = healthy(chains=4, pairs=PairGains(0.042, 0.050, 0.042, 1 / 24))
     assert "places" not in " ".join(titles(few))  # 24 ways to deal eight samples prove nothing, in either direction

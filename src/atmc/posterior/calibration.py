@@ -75,8 +75,9 @@ def _confidence(probs: Any, labels: Any) -> tuple[Floats, Floats]:
 def ece(probs: Any, labels: Any, bins: int = 15) -> float:
     """Expected calibration error over `bins` bins of equal width: Σ_b (n_b/N) · |accuracy_b − confidence_b|.
 
-    Bin b holds the confidences in (b/B, (b+1)/B]; empty bins count nothing. It lies in [0, 1], is zero for a
-    predictor whose confidence equals its accuracy in every bin, and is biased upwards by about √(bins/N) for small N.
+    Bin b holds the confidences in (b/B, (b+1)/B]; empty bins count nothing. It lies in [0, 1] and is zero for a
+    predictor whose confidence equals its accuracy in every bin. Chance alone raises it: a calibrated predictor has up
+    to 0.4 √(bins/N) on average, less where it is mostly sure.
     """
     if bins < 1:
         raise ValueError(f"bins must be at least 1, not {bins}")

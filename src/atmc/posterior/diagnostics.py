@@ -10,7 +10,7 @@ over examples, the loss of a sample.
     ESS     S / (1 + 2 Σ_t ρ_t) of the same scores: how many independent samples the S samples are worth.
 
 Both come from arviz. Deep networks are sampled tens of times, not thousands, so R-hat scatters: for the two halves
-of 16 independent samples one value in twenty exceeds 1.28. Hence `exchangeability_test`, which asks
+of 16 independent samples one value in twenty exceeds 1.29. Hence `exchangeability_test`, which asks
 how often a random reordering of the same samples looks as unmixed, needs no large-sample theory, and says honestly
 when there are too few samples to tell.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -247,9 +248,10 @@ def gain_of_pairs(
             dealt[places] = rng.permutation(owner[places])
         alike = dealt[first] == dealt[second]
         as_large += gains[~alike].mean() - gains[alike].mean() >= measured
-    # Which chain is called which does not matter: the ages but one can be dealt.
-    sizes = sorted(places.size for places in peers)
-    ways = math.prod(math.factorial(size) for size in sizes[:-1])
+    # Which chain is called which does not matter, among those that have samples of the same ages.
+    named = Counter(tuple(age[owner == chain]) for chain in np.unique(owner))
+    ways = math.prod(math.factorial(places.size) for places in peers)
+    ways //= math.prod(math.factorial(number) for number in named.values())
     return PairGains(
         one=float(gains[same].mean()),
         two=float(gains[~same].mean()),

@@ -154,7 +154,7 @@ def reached(v: Vitals) -> list[Advice]:
     if p.p_value < SIGNIFICANT and p.more > 0.05:
         action = "More chains (a larger chains) bring more than longer ones, as far as their burn-in allows."
         return [Advice("note", "Each chain keeps to places of its own", evidence, action, words(p.p_value))]
-    return [Advice("ok", "Chains find no places that one of them does not", evidence)]
+    return [Advice("ok", "No sign of chains that keep to places of their own", evidence)]
 
 
 def calibrated(v: Vitals) -> list[Advice]:
