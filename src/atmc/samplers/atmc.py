@@ -42,7 +42,8 @@ class ATMC(KineticSampler):
         temperature: T; 1 samples the Bayes posterior; 0 switches the noise off, and a thermostat that follows (below):
             what is left is SGD with momentum. May be a device tensor, as `lr`.
         inertia: μ of the thermostat. The paper has 1; T/(κD)² makes the equilibrium spread of ξ a fraction κ of D and
-            lets it react in hundreds of steps. Infinite freezes ξ where it is.
+            lets it react in hundreds of steps. None, the default, is that with κ = 1/3, from the group's D and T as it
+            is made, and at most the paper's 1. Infinite freezes ξ where it is.
         reference_lr: h₀, the step size that the thermostat is stated for: best the largest of the schedule, since above
             it ξ = ζ. "lr", the default, is `lr` as given here or with the group (if that is 0, None is meant). None
             keeps ξ itself whatever the step size does, as the paper has it.
@@ -78,7 +79,7 @@ class ATMC(KineticSampler):
         noise: float = 100.0,
         speed_limit: float = math.inf,
         temperature: Any = 1.0,
-        inertia: float = 1.0,
+        inertia: float | None = None,
         *,
         reference_lr: float | Literal["lr"] | None = "lr",
         reference_temperature: float | Literal["temperature"] | None = "temperature",

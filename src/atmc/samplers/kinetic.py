@@ -129,3 +129,13 @@ def degrees_per_element(stiffness: float) -> float:
     mean = np.trapezoid(weight * g, x) / total
     variance = np.trapezoid(weight * g * g, x) / total - mean * mean
     return float(2.0 / variance)
+
+
+def light_inertia(noise: float, temperature: float) -> float:
+    """μ = T/(D/3)², with which ξ spreads over a third of D and follows gradient noise within hundreds of steps.
+
+    A heavier thermostat is slower in proportion. The paper's μ = 1 is, at D = 100, a thousand times as heavy, and where
+    gradients are noisy the chain then stays hot for as long as it runs. At most 1, so that a small D does not slow it;
+    1, too, where there is no D; and at T = 0, where a thermostat rests, that of T = 1.
+    """
+    return min(1.0, (temperature or 1.0) / (noise / 3.0) ** 2) if noise > 0.0 else 1.0

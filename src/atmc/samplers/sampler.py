@@ -30,7 +30,7 @@ from .checks import (
     warn_coarse,
     whole,
 )
-from .kinetic import sample_momentum
+from .kinetic import light_inertia, sample_momentum
 from .layout import Shard, Slots, build_shard, view_like
 from .noise import init_generator, stream_key
 from .readings import Readings, read
@@ -104,11 +104,16 @@ class Sampler(Optimizer):
             named = {f"reference_{key}": key for key in ("lr", "temperature")}
             follow = [key for key, source in named.items() if isinstance(v := group.get(key), str) and v == source]
             group |= dict.fromkeys(follow)
+            light = "inertia" in group and group["inertia"] is None
+            if light:
+                group["inertia"] = 1.0
             refuse_idle(type(self), group, number, self.defaults, Options.__annotations__)
             check_group(group, number)
             for key in follow:
                 value = float(group[named[key]])
                 group[key] = value if value > 0.0 else None  # 0 is nothing to refer to
+            if light and not self.shared_thermostat:
+                group["inertia"] = light_inertia(group["noise"], float(group["temperature"]))
             self.check_together(group, number, {name: getattr(self, name) for name in self.saved})
             warn_coarse(self.param_groups)
             first = self.param_groups[0].get("thermostat_init")

@@ -26,7 +26,7 @@ class SGNHT(KineticSampler):
     Args:
         thermostat: "element" keeps one ξ for each parameter element; "scalar" one for all of them, driven by the mean
             of their heat, as in the original method. A scalar ξ corrects gradient noise that is the same everywhere.
-            Its law is exp(−(d μ/2)(ξ − ξ̄)²/T) for d elements.
+            Its law is exp(−(d μ/2)(ξ − ξ̄)²/T) for d elements, and its μ is 1 where none is given.
 
     The other arguments are those of `ATMC`, and as there the thermostat that is kept is that of a step of size h₀
     (`reference_lr`). A scalar one is shared by all groups, so their step sizes should change together.
@@ -42,7 +42,7 @@ class SGNHT(KineticSampler):
         noise: float = 100.0,
         speed_limit: float = math.inf,
         temperature: Any = 1.0,
-        inertia: float = 1.0,
+        inertia: float | None = None,
         *,
         reference_lr: float | Literal["lr"] | None = "lr",
         reference_temperature: float | Literal["temperature"] | None = "temperature",
