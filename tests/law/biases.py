@@ -13,8 +13,10 @@ import math
 
 import torch
 
+import atmc
+
 from . import makers
-from .calibration import ASIDE, CENTRED, variances
+from .calibration import ASIDE, CENTRED, gradient, shares, simulate, variances
 from .harness import Settings, combine
 from .laws import atmc_harmonic, synchronised
 from .makers import real
@@ -104,7 +106,28 @@ def correlated_table() -> str:
         for sampler, h in (("ATMC", 0.1), ("ATMC", 0.05), ("SGHMC", 0.1)):
             found = variances(real, Settings(sampler, h=h, m=4.0, d=2.0), design).values()
             lines.append(f"| {sampler} | {h} | {x} | {' | '.join(f'{each.mean:.2f}' for each in found)} |")
+    for cycle in (100, 400, 1000):
+        cells = " | ".join(f"{share:.2f}" for share in at_ends_of_cycles(cycle))
+        lines.append(f"| ATMC, cycles of {cycle} | from 0.1 | 0…3 | {cells} |")
     return "\n".join(lines)
+
+
+def at_ends_of_cycles(cycle: int, rows: int = 1500, cycles: int = 30) -> list[float]:
+    """Shares of the posterior's variances with correlated noise, where cosine cycles of the step size end."""
+    generator = torch.Generator().manual_seed(cycle)
+    y = simulate(torch.randn((rows, 2), generator=generator), generator, ASIDE)
+    estimate = gradient(y, 4, generator, ASIDE)
+    theta = torch.nn.Parameter(torch.randn((rows, 2), generator=generator))
+    sampler = atmc.ATMC([theta], lr=0.1, mass=4.0, noise=2.0)
+    schedule = atmc.CyclicCosine(sampler, cycle=cycle)
+    found = []
+    for step in range(cycles * cycle):
+        theta.grad = estimate(theta.detach())
+        sampler.step()
+        schedule.step()
+        if schedule.ends_cycle() and step >= 10 * cycle:
+            found.append(shares(theta.detach(), y, ASIDE).mean(0))
+    return [float(share) for share in torch.stack(found).mean(0)]
 
 
 if __name__ == "__main__":

@@ -86,24 +86,28 @@ def calibrate(
     return Ranks({name: float(stats.chisquare(c).pvalue) for name, c in zip(("a", "b", "a − 2b"), counts, strict=True)})
 
 
+def shares(theta: Tensor, y: Tensor, design: Tensor) -> Tensor:
+    """Squared distances from each row's posterior mean of a, b and a − 2b, as shares of the posterior's variances."""
+    covariance = torch.linalg.inv(torch.eye(2) + design.T @ design / NOISE**2)
+    ways = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -2.0]])
+    off = theta - y @ design @ covariance / NOISE**2
+    return (off @ ways) ** 2 / (ways * (covariance @ ways)).sum(0)
+
+
 def variances(
     make: Maker, settings: Settings, design: Tensor, rows: int = 2500, draws: int = 100, seed: int = SEED
 ) -> dict[str, Estimate]:
     """Variances of intercept, slope and a − 2b in chains with mini-batches of 4, as shares of the posterior's own."""
     generator = torch.Generator().manual_seed(97_000 + seed)
     y = simulate(torch.randn((rows, 2), generator=generator), generator, design)
-    covariance = torch.linalg.inv(torch.eye(2) + design.T @ design / NOISE**2)
-    mean = y @ design @ covariance / NOISE**2
     estimate = gradient(y, 4, generator, design)
     chain = make(settings, torch.randn((rows, 2), generator=generator), seed=seed)
-    ways = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -2.0]])
     totals, gap = torch.zeros((rows, 3), dtype=torch.float64), round(4 / settings.h)
     for step in range(round(40 / settings.h) + draws * gap):
         chain.step(estimate(chain.theta))
         if step >= round(40 / settings.h) and (step - round(40 / settings.h)) % gap == gap - 1:
-            totals += ((chain.theta - mean) @ ways) ** 2 / draws
-    exact = (ways * (covariance @ ways)).sum(0)
-    return {name: Estimate.of(totals[:, j] / exact[j]) for j, name in enumerate(("a", "b", "a − 2b"))}
+            totals += shares(chain.theta, y, design) / draws
+    return {name: Estimate.of(totals[:, j]) for j, name in enumerate(("a", "b", "a − 2b"))}
 
 
 def _alternate(make: Maker, settings: Settings, rows: int, seed: int) -> dict[str, Estimate]:
