@@ -59,6 +59,68 @@ def test_the_same_call_goes_on_with_the_run(tmp_path: Path) -> None:
         assert all(torch.equal(posterior.state(k)[name], tensor) for name, tensor in whole.state(k).items())
 
 
+def test_going_on_without_the_test_data_is_told_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Scores are of all samples: new ones without predictions take them away until they are evaluated, too."""
+
+    def told(epochs: int, **more: Any) -> list[str]:
+        recwarn.clear()
+        sample(network(), moons(), epochs=epochs, out=tmp_path / "run", progress=None, **more)
+        return [str(w.message) for w in recwarn if "test=" in str(w.message)]
+
+    def splits() -> list[str]:
+        return RunDir.open(tmp_path / "run").splits
+
+    test = moons(50, 3)
+    assert told(20, test=test) == []
+    assert told(20) == []  # only opened
+    assert splits() == ["test"]
+    (said,) = told(30)
+    assert "run was evaluated on test data, and its new samples are not" in said
+    assert "pass test= again" in said
+    assert splits() == []
+    assert told(30) == []
+    samples = RunDir.open(tmp_path / "run").bank.hashes()
+    assert told(30, test=test) == []  # what the warning says
+    assert splits() == ["test"]
+    assert RunDir.open(tmp_path / "run").bank.hashes() == samples
+    assert told(40, test=test) == []
+    sample(network(), moons(), epochs=20, out=tmp_path / "bare", progress=None)
+    recwarn.clear()
+    sample(network(), moons(), epochs=30, out=tmp_path / "bare", progress=None)
+    assert not [w for w in recwarn if "test=" in str(w.message)], "it never had any"
+
+
+def test_fewer_epochs_than_a_run_has_made_are_refused_with_those_it_has(tmp_path: Path) -> None:
+    for epochs in (20, 30):
+        sample(network(), moons(), epochs=epochs, out=tmp_path, progress=None)
+    with pytest.raises(
+        InputError, match=r"is set to schedule\.epochs = 30, not 20, .*: pass epochs=30 to go on with it"
+    ):
+        sample(network(), moons(), epochs=20, out=tmp_path, progress=None)
+    sample(network(), moons(), epochs=30, out=tmp_path, progress=None)
+
+
+def test_a_prior_that_is_a_rule_is_called_so_where_it_is_refused(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"epochs": 10, "progress": None}
+    rule = priors.gaussian(1.0, fan_in=True)
+    sample(network(), moons(), out=tmp_path / "named", **more)
+    with pytest.raises(InputError) as refused:
+        sample(network(), moons(), out=tmp_path / "named", prior=rule, **more)
+    said = (
+        "named was begun with target.prior = 'gaussian', not with the rule that prior= gives now: pass prior='gaussian'"
+    )
+    assert said in str(refused.value)
+    sample(network(), moons(), out=tmp_path / "named", prior="gaussian", **more)
+    sample(network(), moons(), out=tmp_path / "ruled", prior=rule, **more)
+    with pytest.raises(
+        InputError, match=r"begun with a rule given in Python as prior=, not with target\.prior = 'laplace'"
+    ):
+        sample(network(), moons(), out=tmp_path / "ruled", prior="laplace", **more)
+    with pytest.raises(InputError, match="needs the rule itself: pass it to"):
+        sample(network(), moons(), out=tmp_path / "ruled", **more)
+    sample(network(), moons(), out=tmp_path / "ruled", prior=rule, **more)
+
+
 def test_without_a_folder_the_samples_are_in_memory() -> None:
     x, y = moons(60)
     posterior = sample(network(), (x.numpy().astype(np.float64), y.numpy()), epochs=4, chains=2, progress=None)

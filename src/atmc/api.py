@@ -34,7 +34,7 @@ from atmc.chain.pace import Pace, find_pace
 from atmc.chain.parallel import pick_device
 from atmc.chain.progress import Progress, choose_progress
 from atmc.chain.recipe_rules import check_recipe
-from atmc.chain.rundir import RunDir
+from atmc.chain.rundir import RunDir, labels_file
 from atmc.chain.runner import RunResult, run
 from atmc.chain.schedule import make_schedule
 from atmc.chain.settings import (
@@ -95,7 +95,7 @@ def sample(
             mixed samples and, from 4,000 steps on, more of them.
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
             kept in memory only.
-        test: held-out data to evaluate every sample on.
+        test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
         prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks.
         likelihood: one of `atmc.likelihoods`; from the labels if not given (whole numbers are classes). A regression
             should say how noisy its targets are: `atmc.likelihoods.Gaussian(scale)`.
@@ -142,9 +142,12 @@ def sample(
     )
     check_recipe(settings)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
+        scored = None if out is None or "test" in given.evaluate else _scored(Path(out))
         ended = run(settings, folder, time_budget, teller, model=model, data=given, prior=kind)
         posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
         _say_if_off(Path(folder), out is not None)
+        if scored is not None:
+            _say_if_unscored(Path(folder), scored)
         return posterior
 
 
@@ -321,6 +324,28 @@ def _say_if_off(folder: Path, kept: bool) -> None:
         f"samples of the posterior: standardise inputs and targets, or give it more epochs{where}",
         stacklevel=3,
     )
+
+
+def _scored(folder: Path) -> set[Any] | None:
+    """The samples of a run that keeps test labels, to know later which are new; None where there is no such run."""
+    if not Manifest.exists(folder):
+        return None
+    with suppress(InputError):  # no run yet: its folder is just about to become one
+        found = RunDir.open(folder)
+        if labels_file("test") in found.manifest["files"]:
+            return {(e.manifest.folder, e.meta["index"]) for e in found.bank.entries} if found.parts else set()
+    return None
+
+
+def _say_if_unscored(folder: Path, before: set[Any]) -> None:
+    """Warn of new samples without predictions for the run's test set: scores need those of all."""
+    now = _scored(folder)
+    if now is not None and now - before:
+        warnings.warn(
+            f"{folder} was evaluated on test data, and its new samples are not, so that it has no scores now: pass "
+            "test= again (the same call with it evaluates them, and draws none anew)",
+            stacklevel=3,
+        )
 
 
 def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:

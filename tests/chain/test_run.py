@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from atmc.chain.examples import RunData, load_data
 from atmc.chain.progress import PlainProgress, Progress
 from atmc.chain.rundir import RunDir
 from atmc.chain.runner import run
@@ -103,8 +104,32 @@ def test_a_cyclic_run_can_be_made_longer(tiny: Any, change: Any, tmp_path: Path,
     assert mine["samples"] == whole["samples"]
     cosine = change(tiny, schedule={"kind": "cosine", "cycle_epochs": None})
     run(cosine, tmp_path / "cosine", progress=None)
-    with pytest.raises(InputError, match=r"schedule\.epochs"):
+    with pytest.raises(
+        InputError, match=r"set to schedule\.epochs = 10, not 14, .*cyclic or constant schedules can be"
+    ):
         run(change(cosine, schedule={"epochs": 14}), tmp_path / "cosine", progress=None)
+
+
+def test_a_run_that_was_made_longer_is_not_said_to_have_been_begun_so(tiny: Any, change: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "my run"
+    run(tiny, folder, progress=None)
+    run(change(tiny, schedule={"epochs": 14}), folder, progress=None)
+    with pytest.raises(InputError) as refused:
+        run(tiny, folder, progress=None)
+    said = str(refused.value)
+    assert "my run is set to schedule.epochs = 14, not 10, which would change what it has done: go on with" in said
+    assert f": go on with atmc sample '{folder}', or use another folder for a new run" in said
+    assert "begun" not in said
+    assert "longer" not in said, "that is not what was asked for"
+
+
+def test_other_training_data_are_refused_with_what_to_do(tiny: Any, change: Any, tmp_path: Path) -> None:
+    run(tiny, tmp_path / "run", time_budget=1e-3, progress=None)
+    data = load_data(tiny)
+    fewer = RunData(data.train.subset(torch.arange(80), "train"), data.evaluate)
+    words = r"other training data .* changed; give the same to go on with it, or use another folder for a new run"
+    with pytest.raises(InputError, match=words):
+        run(tiny, tmp_path / "run", progress=None, data=fewer)
 
 
 def test_several_chains_are_independent_and_resume(tiny: Any, change: Any, tmp_path: Path, fingerprint: Any) -> None:

@@ -46,6 +46,8 @@ def test_the_demo_tells_its_story_once_and_again(short):
     line = fails("demo", "--seed", "5", match="seed")
     assert "atmc-demo holds another demo" in line  # of another version too, whose settings nobody can set
     assert line.endswith("name another folder with --out")
+    assert atmc("sample", "atmc-demo/atmc", "--set", "schedule.epochs=6").code == 0  # as the doctor may advise
+    assert fails("demo", match="is set to schedule.epochs = 6").endswith("name another folder with --out")
 
 
 def test_a_file_in_the_way_is_named(short):

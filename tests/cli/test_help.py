@@ -19,6 +19,11 @@ def test_every_verb_has_help_with_an_example_and_speaks_json(verb):
     assert f"Example: atmc {verb.split()[0]}" in " ".join(result.out.split())
 
 
+@pytest.mark.parametrize("verb", ["export", "distill"])
+def test_what_is_for_classifiers_says_so(verb):
+    assert "for classifiers" in " ".join(atmc(verb, "--help").out.lower().split())
+
+
 def test_no_arguments_is_a_request_for_help():
     for line in ((), ("data",), ("-h",)):
         result = atmc(*line)

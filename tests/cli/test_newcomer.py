@@ -45,6 +45,8 @@ def test_from_a_folder_of_images_to_a_prediction(tmp_path):
     assert result.code == 0, result.err
     assert re.search(r"epoch \d+/\d+ .* left", result.err), "what takes seconds says how many are left"
     (report,) = next_commands(result)
+    scores = [atmc("evaluate", "runs/mine", *on) for on in ((), ("--on", "folder:my images"))]
+    assert scores[0].out == scores[1].out, "the same pictures, brought to the same size"
     result = atmc(*report)
     assert result.code == 0, result.err
     assert Path("runs/mine/report.html").is_file()

@@ -1,6 +1,7 @@
 """Runs that `atmc.sample` made from a person's own tensors: the verbs use the labels that the run kept."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from PIL import Image
 from shell import atmc, fails, fingerprint
 from torch import nn
 
+import atmc as package
+from atmc import Posterior
 from atmc.api import sample
 from atmc.chain.rundir import RunDir
 from atmc.errors import InputError
@@ -90,12 +93,45 @@ def test_predict_says_what_can_be_done_with_a_network_of_ones_own(own, tmp_path)
     fails("predict", own / "bare", "x.png", match="which are not images: in Python, use atmc.Posterior.from_run(")
 
 
+def in_python(line):
+    """What a line says to write in Python, run as it is written there."""
+    call = re.search(r"in Python, use (atmc\.Posterior\..*\))", line)[1]
+    return eval(call, {"atmc": package, "model": network(), "x": points(120)[0]})
+
+
+def test_export_of_examples_that_are_not_images_names_the_call_that_does_it(own):
+    pytest.importorskip("onnxruntime")
+    line = fails("export", own / "bare", "out", match="model).export('out', inputs=x[:16])")
+    assert "predict" not in line
+    in_python(line)
+    assert Path("out/posterior.onnx").is_file()
+    line = fails("export", own / "bare", "plain", "--no-onnx", match="model).save('plain')")
+    in_python(line)
+    line = fails("export", "plain", "again", match="atmc.Posterior.load('plain').export('again', inputs=x[:16])")
+    assert "--size" not in line
+    in_python(line)
+    assert Path("again/posterior.onnx").is_file()
+    result = atmc("export", "plain", "copy", "--no-onnx")  # which the line also names
+    assert result.code == 0, result.err
+    assert "atmc predict" not in result.out, "nobody can name an image file to this network"
+    for size in ((), ("--size", "8x8")):
+        line = fails("predict", "plain", "x.png", *size, match="which are not images")
+        in_python(line)
+
+
+def test_distilling_ones_own_network_names_the_call_that_does_it(own):
+    line = fails("distill", own / "mine-0", "student", match="model).distill(x).posterior.save('student'), with x the")
+    assert "test=" not in line
+    in_python(line)
+    assert len(Posterior.load("student")) == 1
+
+
 def test_a_run_with_neither_labels_nor_data_says_so(own):
     before = fingerprint(own / "bare")
     for verb in ("evaluate", "report"):
         fails(verb, own / "bare", match="has no test labels: give test=(x, y) to atmc.sample")
-    fails("evaluate", own / "mine-0", "--split", "train", match="no train labels")
-    fails("distill", own / "mine-0", "student", match="made from tensors")
+    line = fails("evaluate", own / "mine-0", "--split", "train", match="no train labels")
+    assert "test=" not in line, "it was given, and no argument makes a run keep these"
     fails("sample", own / "bare", match="call atmc.sample in Python again")
     assert atmc("doctor", own / "bare").code == 0
     assert fingerprint(own / "bare") == before

@@ -77,6 +77,15 @@ def test_what_no_command_can_do_is_said_with_what_can(made):
     line = fails("report", made / "line", match="is a regression, and reports are for classifiers: atmc evaluate")
     assert atmc(*shlex.split(line.rpartition(": atmc ")[2])).code == 0
     fails("predict", made / "line", "x.png", match=f"from_run('{made / 'line'}', model).regress(x)")
+    before = fingerprint(made / "line")
+    line = fails("export", made / "line", "out", match="only classifiers can be exported to ONNX")
+    assert f"from_run('{made / 'line'}', model).save('out')" in line
+    Posterior.from_run(made / "line", network()).save("out")
+    fails("export", "out", "again", match="only classifiers can be exported to ONNX: add --no-onnx")
+    assert atmc("export", "out", "again", "--no-onnx").code == 0
+    line = fails("distill", made / "line", "student", match="distilling is for classifiers")
+    assert "labels" not in line
+    assert fingerprint(made / "line") == before
     fails("evaluate", made / "line", "--on", "digits", match="is a regression, and --on names images with classes")
     fails("evaluate", made / "bare", match="has no test labels: give test=(x, y)")
     fails("report", made / "bare", match="model).evaluate(x, y)")

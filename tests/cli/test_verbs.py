@@ -75,6 +75,9 @@ def test_evaluate_on_other_data(tiny, tmp_path):
             (tmp_path / split / str(digit) / "x.png").write_bytes(pictures.good()["grey.png"])
     brought = atmc("evaluate", tiny, "--on", f"folder:{tmp_path}?size=8x8&channels=1", "--json")
     assert json.loads(brought.out)["predictive"]["accuracy"] == pytest.approx(0.1)  # ten times the same picture
+    for less in ("", "?size=8", "?channels=1", "?crop=1.0"):  # size and channels are the run's where none are asked for
+        assert atmc("evaluate", tiny, "--on", f"folder:{tmp_path}{less}", "--json").out == brought.out, less
+    fails("evaluate", tiny, "--on", f"folder:{tmp_path}?size=9", match="the run was made for [1, 8, 8]")
 
 
 def test_reading_verbs_change_nothing(tiny, tmp_path):

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
+from atmc import likelihoods
+from atmc.errors import InputError
 from atmc.posterior import Posterior
 from atmc.posterior.distill import distill, divergence
 
@@ -89,6 +91,9 @@ def test_refusals() -> None:
     posterior, x = ensemble(2), torch.randn(8, 2)
     with pytest.raises(ValueError, match="no samples"):
         distill(posterior[:0], x)
+    lines = Posterior([nn.Linear(2, 1)], nn.Linear(2, 1), likelihood=likelihoods.Gaussian(1.0))
+    with pytest.raises(InputError, match=r"distilling is for classifiers.*use posterior\.regress"):
+        distill(lines, x)
     with pytest.raises(ValueError, match="at least 1"):
         distill(posterior, x, epochs=0)
     with pytest.raises(RuntimeError, match="smaller lr"):

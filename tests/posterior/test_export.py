@@ -11,6 +11,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from atmc import likelihoods
 from atmc.errors import InputError
 from atmc.nn.resnetpp import resnetpp
 from atmc.posterior import Posterior
@@ -87,6 +88,9 @@ def test_refusals(tmp_path: Path) -> None:
         posterior.export(tmp_path)
     with pytest.raises(InputError, match="Odd is not a softmax"):
         Posterior([perceptron(0)], perceptron(0), likelihood=Odd()).export(tmp_path, inputs=torch.randn(2, 6))
+    lines = Posterior([nn.Linear(6, 1)], nn.Linear(6, 1), likelihood=likelihoods.Gaussian(1.0))
+    with pytest.raises(InputError, match=r"only classifiers can be exported to ONNX.*use posterior\.save"):
+        lines.export(tmp_path)  # not asked for inputs first
     with pytest.raises(ValueError, match="no samples"):
         posterior[:0].export(tmp_path)
     posterior.export(tmp_path, onnx=False)

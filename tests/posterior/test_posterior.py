@@ -197,12 +197,13 @@ def test_sample_probs_and_evaluate() -> None:
 
 
 def test_an_empty_posterior_is_named() -> None:
-    empty = Posterior([], network())
+    for nothing in ([], (), iter([]), nn.ModuleList()):
+        with pytest.raises(ValueError, match="no samples in the list: a posterior takes at least one"):
+            Posterior(nothing, network())
+    empty = Posterior(bank(3), network())[3:]
     assert len(empty) == 0
     with pytest.raises(ValueError, match="no samples"):
         empty.predict(inputs(2), device="cpu")
-    with pytest.raises(ValueError, match="no samples"):
-        Posterior(bank(3), network())[3:].predict(inputs(2), device="cpu")
 
 
 def test_wrong_samples_and_wrong_inputs_are_named() -> None:

@@ -1,9 +1,10 @@
 """Opening a run directory to run in it: make it where there is none, or see that what is there is this very run."""
 
+import shlex
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -20,6 +21,7 @@ from atmc.errors import InputError
 # What may differ when a run goes on: nothing of this changes what is sampled. The length may, see `_longer`.
 _FREE = ("run.", "name", "data.root", "data.workers")
 _LENGTH = "schedule.epochs"
+_PRIOR = "target.prior"
 
 
 def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, network: dict[str, Any]) -> Manifest:
@@ -100,6 +102,8 @@ def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData)
     for key, value in now.items():
         if before.get(key) == value or key.startswith(_FREE) or key == _LENGTH or key in idle:
             continue
+        if key == _PRIOR and "custom" in (before[key], value):
+            _refuse_prior(folder, before[key], value)
         raise InputError(
             f"{folder} was begun with {key} = {before.get(key)!r}, not {value!r}: "
             "use the same value to go on with it, or another folder for a new run"
@@ -109,7 +113,8 @@ def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData)
     known = manifest.values["data"]["digests"]
     if known["train"] != data.train.digest:
         raise InputError(
-            f"{folder} was begun on other training data (checksum {known['train'][:12]}…): {data.train.name} changed"
+            f"{folder} was begun on other training data (checksum {known['train'][:12]}…): {data.train.name} changed; "
+            "give the same to go on with it, or use another folder for a new run"
         )
     for split, found in data.evaluate.items():
         if known.get(split, found.digest) != found.digest:
@@ -117,6 +122,15 @@ def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData)
                 f"{folder} was begun with other {split} data (checksum {known[split][:12]}…), which its samples were "
                 "evaluated on: give the same, or use another folder for a new run"
             )
+
+
+def _refuse_prior(folder: Path, before: str, now: str) -> NoReturn:
+    """A rule given in Python has no name to compare: say which of the two priors it is, and how to give the other."""
+    if now == "custom":
+        said, cure = f"target.prior = {before!r}, not with the rule that prior= gives now", f"pass prior={before!r}"
+    else:
+        said, cure = f"a rule given in Python as prior=, not with target.prior = {now!r}", "pass the same rule"
+    raise InputError(f"{folder} was begun with {said}: {cure} to go on with it, or use another folder for a new run")
 
 
 def _check_longer(before: Recipe, now: Recipe, manifest: Manifest, folder: Path) -> None:
@@ -127,9 +141,14 @@ def _check_longer(before: Recipe, now: Recipe, manifest: Manifest, folder: Path)
     if now.chains > 1:
         done = old.steps  # chains keep their own checkpoints; be strict rather than look into each
     if not _same_until(done, old, new):
+        # What it is set to now, which need not be what it was begun with: runs are made longer.
+        epochs, asked = before.schedule.epochs, now.schedule.epochs
+        command = f"go on with atmc sample {shlex.quote(str(folder))}"
+        cure = f"pass epochs={epochs} to go on with it" if now.model.name == "custom" else command
+        kinds = " (cyclic or constant schedules can be made longer)" if asked > epochs else ""
         raise InputError(
-            f"{folder} was begun with {_LENGTH} = {before.schedule.epochs}, not {now.schedule.epochs}, which changes "
-            f"the {done} steps it has made: keep it, or use another folder (cyclic or constant ones can be extended)"
+            f"{folder} is set to {_LENGTH} = {epochs}, not {asked}, which would change what it has done: {cure}, "
+            f"or use another folder for a new run{kinds}"
         )
 
 

@@ -167,7 +167,10 @@ def export(
     onnx: Annotated[bool, typer.Option(help="Also one ONNX file that averages the samples.")] = True,
     as_json: AsJson = False,
 ) -> int:
-    """Samples as safetensors with one JSON file, and an ONNX graph of the predictive, checked against PyTorch."""
+    """Samples as safetensors with one JSON file, and an ONNX graph of the predictive, checked against PyTorch.
+
+    The ONNX graph is for classifiers; of a regression --no-onnx exports the samples.
+    """
     from atmc.cli.export import export as verb
 
     return verb(run, folder, onnx=onnx, as_json=as_json)
@@ -180,7 +183,10 @@ def distill(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 30,
     as_json: AsJson = False,
 ) -> int:
-    """One network that matches the predictive of all samples, for when many forward passes are too many."""
+    """One network that matches the predictive of all samples, for when many forward passes are too many.
+
+    For classifiers only.
+    """
     from atmc.cli.distill import distill as verb
 
     return verb(run, folder, epochs=epochs, as_json=as_json)

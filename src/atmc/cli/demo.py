@@ -37,7 +37,7 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
         try:
             result = run_recipe(recipe, out / name, quiet=as_json, again=typed)
         except InputError as error:
-            if "was begun with" in str(error):  # settings that nobody can set here
+            if "was begun with" in str(error) or "is set to" in str(error):  # settings that nobody can set here
                 raise InputError(f"{out} holds another demo ({error}): name another folder with --out") from None
             raise
         if result.status != "done":

@@ -8,14 +8,21 @@ from pathlib import Path
 
 from atmc.cli.console import PATIENCE, command, emit, next_step, printable, remark, say, table
 from atmc.cli.export import new_folder
+from atmc.errors import InputError
 
 
 def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
+    from atmc.cli.runs import in_python, is_regression, need_network
     from atmc.report.reading import Reading, pixels
 
     reading = Reading(run)
+    if is_regression(reading.run):
+        raise InputError(
+            f"{run} is a regression, and distilling is for classifiers: in Python, use {in_python(run, 'regress(x)')}"
+        )
+    need_network(run, reading.run, f"distill(x).posterior.save({str(folder)!r}), with x the training inputs")
     train, test = reading.examples("train"), reading.examples("test")
     began = time.monotonic()
     shown = [began]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,9 +88,9 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     from atmc.posterior.uncertainty import from_probs
     from atmc.report.reading import Answers, pixels
 
-    found = data.load(name, split, root=reading.recipe.data.root)
-    seen = Answers(found.name, found.split, found.labels.numpy(), tuple(found.classes), found.digest)
     known = reading.run.manifest["data"]
+    found = data.load(_brought(name, known["shape"]), split, root=reading.recipe.data.root)
+    seen = Answers(found.name, found.split, found.labels.numpy(), tuple(found.classes), found.digest)
     if tuple(found.classes) == tuple(known["classes"]):
         if tuple(found.shape) != tuple(known["shape"]):
             shape, files = known["shape"], ""
@@ -109,6 +110,20 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     here = reading.probs("test", reading.answers("test"), device)
     result = metrics.detection(from_probs(here).entropy.numpy(), from_probs(there).entropy.numpy())
     return seen, {**result, "samples": len(here)}
+
+
+def _brought(name: str, shape: Sequence[int]) -> str:
+    """A folder of pictures by the size and channels of the run where it asks for none, as sampling and predicting do;
+    any other name as it is."""
+    from atmc.data.names import Name
+
+    parts = Name.parse(name)
+    if parts is None or parts.family != "folder" or len(shape) != 3:
+        return name
+    channels, height, width = shape
+    run = {"size": f"{height}x{width}"} | ({"channels": str(channels)} if channels in (1, 3) else {})
+    more = "&".join(f"{key}={value}" for key, value in run.items() if key not in parts.options)
+    return f"{name}{'&' if parts.options else '?'}{more}" if more else name
 
 
 def _print_strangers(result: dict[str, Any]) -> None:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atmc.cli.console import command, emit, next_step, printable, say, working
 from atmc.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atmc.posterior import Posterior
+
+_CLASSES = "only classifiers can be exported to ONNX"
 
 
 def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.runs import open_posterior
-    from atmc.report.reading import Reading, pixels
-
     with working(f"exporting {run}"):
-        posterior, _ = open_posterior(run)
-        if onnx and (run / "posterior.json").is_file():
-            raise InputError(
-                f"{run} is a saved posterior and has no images to check an ONNX file on: "
-                "name the run that it came from, or add --no-onnx"
-            )
-        inputs = pixels(Reading(run).examples("test"), range(8)) if onnx and posterior.example is None else None
+        posterior, inputs = _open(run, folder, onnx)
         posterior.export(folder, onnx=onnx, inputs=inputs)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     if as_json:
@@ -31,8 +30,41 @@ def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
         f"{len(posterior)} samples are in {printable(folder)}: {len(files)} files"
         + (", posterior.onnx among them." if onnx else ".")
     )
-    next_step(command("atmc", "predict", folder, "IMAGE.png"))
+    if len(posterior.shape or ()) == 3 and not posterior.is_regression:
+        next_step(command("atmc", "predict", folder, "IMAGE.png"))
     return 0
+
+
+def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None]:
+    """The posterior of a run, or a saved one, and for an ONNX file real inputs to check it on.
+
+    What has none, or a network that no command can make, is refused with what to write in Python.
+    """
+    from atmc.cli.runs import check_run, in_python, is_regression, is_saved, need_network, saved_in_python
+
+    check_run(run)
+    goal = str(folder)
+    checked, kept = f"export({goal!r}, inputs=x[:16])", f"save({goal!r})"
+    if is_saved(run):
+        from atmc.posterior import Posterior
+
+        posterior = Posterior.load(run)
+        if onnx and posterior.is_regression:
+            raise InputError(f"{run} is of a regression, and {_CLASSES}: add --no-onnx for its samples alone")
+        if onnx:
+            raise InputError(
+                f"{run} is a saved posterior and has no inputs to check an ONNX file on: name the run that it came "
+                f"from, or add --no-onnx, or, in Python, use {saved_in_python(run, checked)}"
+            )
+        return posterior, None
+    from atmc.report.reading import Reading, pixels
+
+    reading = Reading(run)
+    if onnx and is_regression(reading.run):
+        raise InputError(f"{run} is a regression, and {_CLASSES}: in Python, {in_python(run, kept)} keeps its samples")
+    need_network(run, reading.run, checked if onnx else kept)
+    inputs = pixels(reading.examples("test"), range(8)) if onnx and reading.posterior.example is None else None
+    return reading.posterior, inputs
 
 
 def new_folder(folder: Path) -> None:

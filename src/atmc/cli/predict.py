@@ -36,7 +36,7 @@ def predict(
 
     place = check_device(device)
     with working(f"opening {run}"):
-        posterior, shape = open_posterior(run, size, for_classes=True)
+        posterior, shape = open_posterior(run, size)
     found: list[dict[str, Any]] = []
     for paths in _groups(images):
         pictures: list[tuple[Path, Picture]] = []

@@ -33,6 +33,26 @@ def in_python(path: Path, call: str) -> str:
     return f"atmc.Posterior.from_run({str(path)!r}, model).{call}"
 
 
+def saved_in_python(path: Path, call: str) -> str:
+    """What to write in Python about a saved posterior."""
+    return f"atmc.Posterior.load({str(path)!r}).{call}"
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a folder holds a saved posterior rather than a run."""
+    return (path / "posterior.json").is_file()
+
+
+def need_network(path: Path, run: RunDir, call: str) -> None:
+    """Refuse a run whose network only a person's own code can make, with the `call` in Python that does the same."""
+    if run.recipe.model.name == "custom":
+        made = run.manifest.get("network", {}).get("class", "a network")
+        raise InputError(
+            f"{path} sampled {made}, a network of your own, which no command can make: in Python, use "
+            f"{in_python(path, call)}"
+        )
+
+
 def scores_next(path: Path, run: RunDir) -> str:
     """What to type or write for the scores of a run: the report, but for regressions and where nothing to score on is
     kept."""
@@ -45,26 +65,24 @@ def scores_next(path: Path, run: RunDir) -> str:
     return command("atmc", "evaluate" if is_regression(run) else "report", path)
 
 
-def open_posterior(
-    path: Path, size: str | None = None, *, for_classes: bool = False
-) -> tuple[Posterior, tuple[int, int, int]]:
+def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tuple[int, int, int]]:
     """The posterior of a run directory, or a saved one, and the shape [C, H, W] of the images it takes.
 
-    `for_classes` refuses a regression, which has none.
+    A regression is refused: it has no classes to name.
     """
     check_run(path)
     from atmc.posterior import Posterior
 
-    if (path / "posterior.json").is_file():
+    if is_saved(path):
         posterior = Posterior.load(path)
-        if for_classes and getattr(posterior.likelihood, "task", "classification") != "classification":
-            raise InputError(f"{path} is of a regression: in Python, use atmc.Posterior.load({str(path)!r}).regress(x)")
+        if posterior.is_regression:
+            raise InputError(f"{path} is of a regression: in Python, use {saved_in_python(path, 'regress(x)')}")
         return posterior, _saved_shape(path, posterior, size)
     from atmc.report.reading import Reading
 
     reading = Reading(path)
     shape = tuple(int(n) for n in reading.run.manifest["data"]["shape"])
-    if for_classes and is_regression(reading.run):
+    if is_regression(reading.run):
         raise InputError(f"{path} is a regression: in Python, use {in_python(path, 'regress(x)')}")
     if len(shape) != 3:
         raise InputError(
@@ -77,14 +95,19 @@ def open_posterior(
 
 
 def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[int, int, int]:
+    known = posterior.shape
+    if known is not None and len(known) != 3:
+        raise InputError(
+            f"{path} was made for examples of shape {list(known)}, which are not images: in Python, use "
+            f"{saved_in_python(path, 'predict(x)')}"
+        )
     if size is None:
-        if posterior.shape is None or len(posterior.shape) != 3:
+        if known is None:
             raise InputError(f"{path} does not say how large its images are: add --size WIDTHxHEIGHT")
-        channels, rows, columns = posterior.shape
+        channels, rows, columns = known
         return channels, rows, columns
     width, height = _sides(size)
-    known = posterior.shape
-    if posterior.mean and known is not None and len(known) == 3 and known[1:] != (height, width):
+    if posterior.mean and known is not None and known[1:] != (height, width):
         raise InputError(f"--size {size}: {path} takes images of {known[2]}x{known[1]} alone: leave --size out")
     return len(posterior.mean) or 3, height, width
 

@@ -59,6 +59,7 @@ def distill(
     """
     if len(posterior) == 0:
         raise ValueError("the posterior has no samples to distil")
+    posterior.need_classes("distilling is for classifiers", "use posterior.regress(x), or posterior[-5:] to be faster")
     if epochs < 1 or batch_size < 1:
         raise ValueError("epochs and batch_size must be at least 1")
     inputs = torch.as_tensor(getattr(x, "images", x))

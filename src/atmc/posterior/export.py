@@ -42,6 +42,9 @@ def export(
         return save(posterior, folder)
     if len(posterior) == 0:
         raise ValueError("the posterior has no samples to export")
+    posterior.need_classes(
+        "only classifiers can be exported to ONNX", "use posterior.save(folder), or export it with onnx=False"
+    )
     real = posterior.example if inputs is None else inputs
     if real is None or len(real) == 0:
         raise InputError("an ONNX file is checked on real inputs before it is handed over: pass inputs=x[:16]")

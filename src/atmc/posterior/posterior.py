@@ -219,14 +219,18 @@ class Posterior:
         `together`, `graph`, or `auto`, which measures; `samples_at_once` limits how many samples are on the device at a
         time.
         """
-        self._need_classes("predict gives probabilities of classes")
+        self.need_classes("predict gives probabilities of classes")
         return predict(self, x, batch_size, device, dtype, strategy, samples_at_once)
 
-    def _need_classes(self, what: str) -> None:
-        if getattr(self.likelihood, "task", "classification") != "classification":
-            raise InputError(
-                f"{what}, and this posterior is of a regression: use posterior.regress(x), which has .mean and .std"
-            )
+    @property
+    def is_regression(self) -> bool:
+        """Whether the targets are numbers, by the likelihood."""
+        return bool(getattr(self.likelihood, "task", "classification") != "classification")
+
+    def need_classes(self, what: str, cure: str = "use posterior.regress(x), which has .mean and .std") -> None:
+        """Refuse a regression for `what` only classes can be used for, with what to do instead."""
+        if self.is_regression:
+            raise InputError(f"{what}, and this posterior is of a regression: {cure}")
 
     def regress(self, x: Any, **how: Any) -> Estimate:
         """Mean and variance of the predictive of a regression; see `atmc.posterior.regression`."""
@@ -249,7 +253,7 @@ class Posterior:
         scale = regression.noise_of(self.likelihood)
         if scale is not None:
             return regression.summary(self.sample_probs(x, **how), labels, scale, self.weights)
-        self._need_classes("without the noise of the targets evaluate scores probabilities of classes")
+        self.need_classes("without the noise of the targets evaluate scores probabilities of classes")
         return metrics.summary(self.sample_probs(x, **how), labels, self.weights)
 
     def save(self, folder: str | Path) -> Path:

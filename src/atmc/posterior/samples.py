@@ -36,6 +36,8 @@ def as_bank(samples: Samples | Sequence[nn.Module]) -> Samples:
     states: list[Mapping[str, Tensor]] = [
         {n: t.detach().clone() for n, t in s.state_dict().items()} if isinstance(s, nn.Module) else s for s in samples
     ]
+    if not states:
+        raise ValueError("there are no samples in the list: a posterior takes at least one state dict or network")
     for i, state in enumerate(states):
         if not isinstance(state, Mapping):
             raise ValueError(f"sample {i} must be a state dict or a network, not {type(state).__name__}")

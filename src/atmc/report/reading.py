@@ -116,6 +116,8 @@ class Reading:
         python = "use atmc.Posterior.from_run(run, model) in Python"
         if split in self.run.splits:
             return f"of which only labels and predictions are kept, and this needs the {split} examples: {python}"
+        if split != "test":  # which nothing that can be given to atmc.sample would change
+            return f"and has no {split} labels: {python}"
         return f"and has no {split} labels: give test=(x, y) to atmc.sample for scores here, or {python}"
 
     def probs(self, split: str, answers: Answers, device: str | None = None) -> NDArray[np.float32]:
