@@ -13,6 +13,7 @@ from atmc.cli.export import new_folder
 def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
+    from atmc.cli.runs import threads_of
     from atmc.report.reading import Reading, pixels
 
     reading = Reading(run)
@@ -28,7 +29,8 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
             remark(f"epoch {epoch} of {epochs}: {divergence:.4f} nats from the predictive, {left:.0f} s left")
 
     held = (pixels(test), test.labels.numpy())
-    made = reading.posterior.distill(pixels(train), epochs=epochs, held_out=held, progress=progress)
+    with threads_of(run):
+        made = reading.posterior.distill(pixels(train), epochs=epochs, held_out=held, progress=progress)
     made.posterior.save(folder)
     sys.stderr.flush()
     if as_json:

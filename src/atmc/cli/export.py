@@ -11,7 +11,7 @@ from atmc.errors import InputError
 def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.runs import open_posterior
+    from atmc.cli.runs import open_posterior, threads_of
     from atmc.report.reading import Reading, pixels
 
     with working(f"exporting {run}"):
@@ -22,7 +22,8 @@ def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
                 "name the run that it came from, or add --no-onnx"
             )
         inputs = pixels(Reading(run).examples("test"), range(8)) if onnx and posterior.example is None else None
-        posterior.export(folder, onnx=onnx, inputs=inputs)
+        with threads_of(run):
+            posterior.export(folder, onnx=onnx, inputs=inputs)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     if as_json:
         emit({"folder": str(folder), "files": files})

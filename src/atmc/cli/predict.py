@@ -32,7 +32,7 @@ def predict(
     as_json: bool,
 ) -> int:
     """The verb; returns the exit code."""
-    from atmc.cli.runs import check_device, open_posterior
+    from atmc.cli.runs import check_device, open_posterior, threads_of
 
     place = check_device(device)
     with working(f"opening {run}"):
@@ -48,7 +48,8 @@ def predict(
                 except InputError as error:
                     entries[path] = {"file": str(path), "error": str(error)}
         if pictures:
-            with working(f"asking {len(posterior)} samples about {len(pictures)} image{'s' * (len(pictures) != 1)}"):
+            many = f"{len(pictures)} image{'s' * (len(pictures) != 1)}"
+            with working(f"asking {len(posterior)} samples about {many}"), threads_of(run):
                 prediction = _ask(posterior, [picture for _, picture in pictures], place)
             for i, (path, picture) in enumerate(pictures):
                 entries[path] = _entry(path, picture, prediction, i, top)
