@@ -46,6 +46,6 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
         for key, label in names
     ]
     table(("", "accuracy %", "NLL nats", "Brier", "ECE"), rows)
-    say(f"The distilled network is in {printable(folder)}.")
+    say(f"The distilled network is in {printable(folder)}.", folder)
     next_step(command("atmc", "predict", folder, "IMAGE.png"))
     return 0

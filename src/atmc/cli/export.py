@@ -30,7 +30,8 @@ def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
         return 0
     say(
         f"{len(posterior)} samples are in {printable(folder)}: {len(files)} files"
-        + (", posterior.onnx among them." if onnx else ".")
+        + (", posterior.onnx among them." if onnx else "."),
+        folder,
     )
     next_step(command("atmc", "predict", folder, "IMAGE.png"))
     return 0

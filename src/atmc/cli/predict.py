@@ -102,7 +102,7 @@ def _print(entry: dict[str, Any]) -> None:
         return
     first, *others = [f"{printable(t['label'])} ({100 * t['probability']:.1f} %)" for t in entry["top"]]
     rest = f", or {', '.join(others)}" if others else ""
-    say(f"{printable(entry['file'])}: {first}{rest}")
+    say(f"{printable(entry['file'])}: {first}{rest}", entry["file"], hang=4)
     details = [_doubt(entry), *entry["notes"]]
     say(f"    {'; '.join(details)}")
 
