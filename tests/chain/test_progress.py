@@ -9,12 +9,26 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from atmc.chain.progress import BAR, ROOMY, SHORTEST, _Pace, describe_sample, live_line, sample_lines
+from atmc.chain import RunDir, run
+from atmc.chain.chain import Chain
+from atmc.chain.progress import (
+    BAR,
+    ROOMY,
+    SHORTEST,
+    Progress,
+    Row,
+    _Pace,
+    describe_sample,
+    live_line,
+    sample_lines,
+)
 from atmc.chain.schedule import make_schedule
 from atmc.chain.settings import DataSection, Recipe, ScheduleSection
 
@@ -107,3 +121,50 @@ def test_a_terminal_of_eighty_columns_is_not_overrun() -> None:
     assert all(re.match(r"digits-atmc [━╸╺]{5,20} ", line) for line in live), live
     assert all(line.rstrip().endswith(" left") and len(line) <= 80 for line in live)
     assert describe_sample(SAMPLE) in [line.rstrip() for line in lines]
+
+
+class Seen(Progress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[dict[str, Any], int]] = []
+
+    def row(self, row: Row, samples: int) -> None:
+        self.rows.append((dict(row), samples))
+
+
+def test_a_sample_is_counted_on_the_line_of_its_step(tiny: Recipe, tmp_path: Path) -> None:
+    """The last line of a run said one sample less than there were: it was written before the last one was drawn."""
+    seen = Seen()
+    done = run(tiny, tmp_path / "run", progress=seen)
+    drawn = [row["step"] for row, _ in seen.rows if row["event"] == "sample"]
+    logs = [(row["step"], samples) for row, samples in seen.rows if row["event"] == "log"]
+    assert logs[-1] == (done.steps, done.samples)
+    assert any(step in drawn for step, _ in logs[:-1])
+    assert [samples for _, samples in logs] == [sum(step <= at for step in drawn) for at, _ in logs]
+    kept = [row["event"] for row in RunDir.open(tmp_path / "run").metrics() if row["step"] == done.steps]
+    assert kept == ["log", "sample", "end"]  # as ever
+
+
+def test_the_rate_after_resuming_is_of_the_steps_since(
+    tiny: Recipe, tmp_path: Path, change: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of a second for each step. Steps of the last session took no time of this one, and counted in it."""
+    now = 0.0
+    enqueue = Chain.enqueue
+
+    def steps_of_a_second(self: Chain, count: int) -> None:
+        nonlocal now
+        enqueue(self, count)
+        now += count
+
+    monkeypatch.setattr("atmc.chain.chain.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(Chain, "enqueue", steps_of_a_second)
+    recipe = change(tiny, run={"log_steps": 20})
+    stopped = run(recipe, tmp_path / "run", time_budget=1e-6, progress=None)
+    assert stopped.status == "budget"
+    assert 0 < stopped.steps < 20
+    seen = Seen()
+    run(recipe, tmp_path / "run", progress=seen)
+    rates = [row["images_per_second"] for row, _ in seen.rows if row["event"] == "log"]
+    assert rates == [pytest.approx(recipe.data.batch_size)] * 3

@@ -1,6 +1,8 @@
 """Folders of pictures: classes from sub-folders, sizes made one, splits that stay put."""
 
+import io
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from PIL import Image
 
 from atmc.data import hold_out, is_streaming, load, open_source, read_image
+from atmc.data.folder import _is_test
 from atmc.errors import InputError
 
 
@@ -83,6 +86,31 @@ def test_faults_are_named(pictures: Path) -> None:
     (pictures / "bee" / "00.png").rename(pictures / "bee" / "12.png")
     with pytest.raises(InputError, match=r"bee/12\.png is no readable image"):
         load(f"folder:{pictures}")
+
+
+@pytest.mark.parametrize("wish", ["", "?size=8"])  # without a size all pictures are opened first, to find a common one
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (lambda whole: b"not a picture", "in no known format"),
+        (lambda whole: b"", "it is empty"),
+        (lambda whole: whole[: len(whole) // 2], "damaged, or cut off: "),
+    ],
+)
+def test_a_broken_picture_is_named_with_a_reason(
+    pictures: Path, wish: str, broken: Callable[[bytes], bytes], why: str
+) -> None:
+    """And without the address of a buffer in memory, which is what the decoder has to say of most."""
+    file = next(p for p in sorted(pictures.rglob("*.png")) if not _is_test(p.parent.name, p))
+    whole = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(whole, "png")
+    file.write_bytes(broken(whole.getvalue()))
+    with pytest.raises(InputError) as caught:
+        load(f"folder:{pictures}{wish}")
+    said = str(caught.value)
+    assert f"{file} is no readable image ({why}" in said
+    assert "BytesIO" not in said
+    assert " at 0x" not in said
 
 
 def test_a_validation_split_of_a_source(pictures: Path) -> None:

@@ -162,6 +162,8 @@ def test_false_alarms_are_rare() -> None:
         ({"augment": "crop-flip"}, "note", "not the plain Bayes posterior", "beside every number"),
         ({"samples": 0, "scores": None, "mixing": None}, "problem", "no samples", "burn_in_epochs"),
         ({"samples": 3}, "note", "only 3 samples", "longer"),
+        ({"samples": 3, "status": "budget"}, "note", "only 3 samples", "Let it finish"),
+        ({"doubling": (0.2, 0.05), "status": "interrupted"}, "note", "More samples would still help", "Let it finish"),
         ({"mixing": None}, "note", "Cannot tell whether the chain mixes", "held-out"),
         ({"doubling": (0.2, 0.05)}, "note", "More samples would still help", "schedule.epochs"),
     ],

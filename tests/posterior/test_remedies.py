@@ -17,6 +17,7 @@ from atmc.chain import run as run_recipe
 from atmc.chain.recipe import recipe_from_values
 from atmc.chain.settings import Recipe
 from atmc.cli.main import run as command_line
+from atmc.errors import RunError
 from atmc.posterior import remedies
 from atmc.posterior.doctor import doctor, examine
 from atmc.posterior.vitals import Vitals
@@ -89,6 +90,25 @@ def test_longer_goes_on_from_where_the_run_is(folder: Path) -> None:
     assert after.recipe.schedule.epochs == 24
     assert len(after.bank) == before.samples + 12
     assert not Path("my run-2").exists()
+
+
+def test_a_run_that_was_stopped_is_to_finish_before_it_is_made_longer(folder: Path, recipe: Recipe) -> None:
+    """What stood first was to double schedule.epochs, of a run that was half way to those it had."""
+    place = Path("half way")
+    if RunDir.open(folder).recipe.model.name == "custom":
+        changes = ["schedule.cycle_epochs=1", "schedule.burn_in_epochs=2"]
+        with pytest.raises(RunError, match="out of time"):
+            atmc.sample(
+                network(), data(0), epochs=12, out=place, test=data(1), overrides=changes, time_budget=1e-6,
+                progress=None,
+            )  # fmt: skip
+    else:
+        assert run_recipe(recipe, place, time_budget=1e-6, progress=None).status == "budget"
+    before = examine(RunDir.open(place))
+    follow(remedies.go_on(before, "Run longer"))
+    after = RunDir.open(place)
+    assert (after.status, after.recipe.schedule.epochs) == ("done", 12)
+    assert len(after.bank) > before.samples
 
 
 def test_other_settings_begin_another_run(folder: Path) -> None:

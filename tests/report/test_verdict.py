@@ -54,6 +54,7 @@ def test_of_runs_that_are_level_the_first_is_spoken_of():
 def test_examples_are_called_what_a_person_calls_them():
     assert called("digits", "test") == "digits test images"
     assert called("folder:my/shapes/?size=32", "test") == "shapes test images"
+    assert called("shards:/data/net/{split}-*.tar?size=64", "test") == "{split}-*.tar?size=64 test images"
     assert called("synthetic:1x8x8?classes=4", "test") == "synthetic:1x8x8?classes=4 test images"
     assert called("tensors", "validation") == "validation examples"
 

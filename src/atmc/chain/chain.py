@@ -59,6 +59,7 @@ class Chain(Motor):
         self.rollbacks = 0
         self.seconds = 0.0
         self.window: list[float] = []
+        self._untimed = 0  # losses of the window that came with a checkpoint: their steps took no time of this session
         self.rows: list[dict[str, Any]] = []
         self._pending: list[Observation] = []
         self._since = time.monotonic()
@@ -140,7 +141,7 @@ class Chain(Motor):
         self.pause()
         spent, self._active = self._active, 0.0
         self.resume()
-        images = len(self.window) * self.recipe.data.batch_size
+        images = (len(self.window) - self._untimed) * self.recipe.data.batch_size
         self.rows.append(
             {
                 "event": "log",
@@ -157,7 +158,7 @@ class Chain(Motor):
                 "seconds": self.seconds,
             }
         )
-        self.window = []
+        self.window, self._untimed = [], 0
 
     def pause(self) -> None:
         """From here to `resume` the host is busy with other things (evaluation, files): no time of the steps."""
@@ -216,6 +217,7 @@ class Chain(Motor):
                 self.evaluator.load(unpack(values["predictive"], tensors))
             self.guard.load(values["guard"])
             self.window = [float(x) for x in values["window"]]
+            self._untimed = len(self.window)
             self.rollbacks = int(values["rollbacks"])
             self.seconds = float(values["seconds"])
         except (KeyError, ValueError, RuntimeError, TypeError) as error:

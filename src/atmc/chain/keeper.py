@@ -37,6 +37,7 @@ class Keeper:
         self._rolled_back_to = -1
         self._sample_times = set(chain.schedule.sample_after)
         self._cycle_ends = set(chain.schedule.cycle_ends)
+        self._untold: list[dict[str, Any]] = []  # rows to be shown with the sample that is due at their step
 
     @property
     def samples(self) -> int:
@@ -92,6 +93,7 @@ class Keeper:
             self._write_rows()
         if divergence is None and due:
             divergence = self._sample()
+        self._tell_rest()
         if divergence is not None:
             self._roll_back(divergence)
             return
@@ -246,8 +248,17 @@ class Keeper:
             "epoch": self.chain.schedule.epoch(self.chain.done),
             **row,
         }
-        if self.store is not None:
-            self.store.journal.write(row)
+        if self.store is None:
+            return
+        self.store.journal.write(row)
+        if row["event"] == "log" and row["step"] == self.chain.done and row["step"] in self._sample_times:
+            self._untold.append(row)  # its line has the number of samples, of which another is about to be drawn
+        else:
+            self.progress.row(row, self.samples)
+
+    def _tell_rest(self) -> None:
+        rows, self._untold = self._untold, []
+        for row in rows:
             self.progress.row(row, self.samples)
 
     def _heal(self) -> None:

@@ -6,7 +6,9 @@ Texts come from file names and run directories that may be anybody's, so control
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,6 +16,10 @@ from contextlib import contextmanager
 from typing import Any
 
 PATIENCE = 1.5  # seconds before a word about what takes so long
+_TIE = "\N{NO-BREAK SPACE}"
+_START = re.compile(r" *(?:[✓·!✗→] )?")  # indent and mark of a line
+_UNIT = re.compile(r"(?<=\d) (?=%)|(?<=[=±]) (?=\d)| (?=[=±] \d)")  # "50 %", "T = 1", "1.00 ± 0.02"
+_WORDS = re.compile(r"( *)([^ ]+)")
 
 
 def printable(text: object) -> str:
@@ -22,9 +28,37 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in joined)
 
 
-def say(text: str = "") -> None:
-    """One line of a result."""
+def say(text: str = "", *whole: object, hang: int | None = None) -> None:
+    """One line of a result; where stdout is a terminal, as many as its width asks for, broken between words.
+
+    `whole` are parts of the text that stay in one piece even so: commands to copy, paths. `hang` is the column in which
+    lines after the first begin, if not that of the text behind its indent and its mark.
+    """
+    if sys.stdout.isatty():
+        text = wrapped(text, shutil.get_terminal_size().columns, [printable(part) for part in whole], hang)
     print(text, flush=True)
+
+
+def wrapped(text: str, columns: int, whole: Sequence[str] = (), hang: int | None = None) -> str:
+    """`text` in lines of at most `columns`, but for a word that is longer: that has a line of its own, and is whole."""
+    from rich.cells import cell_len
+
+    if cell_len(text) <= columns:
+        return text
+    for part in whole:
+        text = text.replace(part, part.replace(" ", _TIE)) if part else text
+    text = _UNIT.sub(_TIE, text)
+    start = _START.match(text)
+    indent = start.end() if start is not None and hang is None else hang or 0
+    if indent > columns // 2:
+        indent = 0
+    lines = [text[: len(text) - len(text.lstrip(" "))]]  # the gap before a word is kept where both stay on one line
+    for gap, word in _WORDS.findall(text.lstrip(" ")):
+        if lines[-1].strip() and cell_len(lines[-1] + gap + word) > columns:
+            lines.append(" " * indent + word)
+        else:
+            lines[-1] += gap + word
+    return "\n".join(lines).replace(_TIE, " ")
 
 
 def complain(message: object) -> None:
@@ -61,7 +95,7 @@ def next_step(*commands: str) -> None:
     """What to type next."""
     say()
     for i, line in enumerate(commands):
-        say(f"{'Next:' if i == 0 else '     '} {printable(line)}")
+        print(f"{'Next:' if i == 0 else '     '} {printable(line)}", flush=True)  # to be copied: never wrapped
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def data_list(*, as_json: bool) -> int:
     say("Also, with a path or a shape of your own:")
     for info in infos:
         if info.state == "pattern":  # on lines of their own: in a column they would break where nobody can copy them
-            say(f"  {printable(info.detail)}")
+            say(f"  {printable(info.detail)}", info.detail)
             say(f"      {printable(info.summary)}")
     missing = next((info.name for info in infos if info.state == "absent"), None)
     next_step(command("atmc", "data", "get", missing) if missing else "atmc sample digits-atmc")
@@ -60,7 +60,10 @@ def data_get(name: str, *, source: str | None, root: Path | None, as_json: bool)
     if as_json:
         emit({"name": name, "path": None if where is None else str(where)})
         return 0
-    say(f"{name} needs no fetching." if where is None else f"{name} is here and verified: {printable(where)}")
+    if where is None:
+        say(f"{name} needs no fetching.")
+    else:
+        say(f"{name} is here and verified: {printable(where)}", where)
     next_step(_sample_it(name))
     return 0
 

@@ -73,17 +73,18 @@ def _tell(data: ReportData, run: Path, page: Path, spent: float) -> None:
     for sentence in verdict(data)[:2]:  # the doctor has a line of its own, also where it has nothing against it
         say(printable(sentence))
     if data.runs[0].findings:
-        say(f"{printable(_health(data.runs[0]))} More: {printable(command('atmc', 'doctor', run))}")
+        more = command("atmc", "doctor", run)
+        say(f"{printable(_health(data.runs[0]))} More: {printable(more)}", more)
     say()
     say("Images that are not digits, and how often doubt tells them from digits (AUROC; chance is 50 %):")
     sampled, trained = data.runs
     one_name, other_name = _short(sampled), _short(trained)
     for one, other in zip(sampled.strangers, trained.strangers, strict=True):
         shares = f"{one_name} {100 * one.auroc:.1f} %, {other_name} {100 * other.auroc:.1f} %"
-        say(f"  {one.name:10} {shares}. {one.about}")
+        say(f"  {one.name:10} {shares}. {one.about}", hang=13)
     say(f"  {_certain(sampled)}; {_certain(trained)}.")
     say()
-    say(f"The report, after {spent:.0f} s: {printable(page.resolve())}")
+    say(f"The report, after {spent:.0f} s: {printable(page.resolve())}", page.resolve())
 
 
 def _health(run: RunFacts) -> str:

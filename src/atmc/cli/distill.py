@@ -14,7 +14,7 @@ from atmc.errors import InputError
 def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.runs import in_python, is_regression, need_network
+    from atmc.cli.runs import in_python, is_regression, need_network, threads_of
     from atmc.report.reading import Reading, pixels
 
     reading = Reading(run)
@@ -35,7 +35,8 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
             remark(f"epoch {epoch} of {epochs}: {divergence:.4f} nats from the predictive, {left:.0f} s left")
 
     held = (pixels(test), test.labels.numpy())
-    made = reading.posterior.distill(pixels(train), epochs=epochs, held_out=held, progress=progress)
+    with threads_of(run):
+        made = reading.posterior.distill(pixels(train), epochs=epochs, held_out=held, progress=progress)
     made.posterior.save(folder)
     sys.stderr.flush()
     if as_json:
@@ -51,6 +52,6 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
         for key, label in names
     ]
     table(("", "accuracy %", "NLL nats", "Brier", "ECE"), rows)
-    say(f"The distilled network is in {printable(folder)}.")
+    say(f"The distilled network is in {printable(folder)}.", folder)
     next_step(command("atmc", "predict", folder, "IMAGE.png"))
     return 0

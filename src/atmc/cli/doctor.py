@@ -15,7 +15,8 @@ def doctor(run: Path, *, as_json: bool) -> int:
 
     check_run(run)
     with working(f"examining {run}"):
-        from atmc.report.reading import Reading  # torch alone takes seconds on a cold machine
+        from atmc.posterior.remedies import split_command  # torch alone takes seconds on a cold machine
+        from atmc.report.reading import Reading
 
         reading = Reading(run)
         findings = reading.findings()
@@ -29,6 +30,6 @@ def doctor(run: Path, *, as_json: bool) -> int:
         if finding.evidence:
             say(f"    {printable(finding.evidence)}")
         if finding.action:
-            say(f"    → {printable(finding.action)}")
+            say(f"    → {printable(finding.action)}", split_command(finding.action)[1])
     next_step(scores_next(run, reading.run))
     return 0

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
     """The verb; returns the exit code."""
-    from atmc.cli.runs import check_device, check_run, is_regression, tell_damage
+    from atmc.cli.runs import check_device, check_run, is_regression, tell_damage, threads_of
 
     check_run(run)
     from atmc.chain.settings import temperature_before, temperature_said
     from atmc.report.reading import Reading
 
     place = check_device(device)
-    with working(f"evaluating {run}"):
+    with working(f"evaluating {run}"), threads_of(run):
         reading = Reading(run)
         numbers = is_regression(reading.run)
         if numbers and on is not None:

@@ -19,7 +19,9 @@ _CLASSES = "only classifiers can be exported to ONNX"
 def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    with working(f"exporting {run}"):
+    from atmc.cli.runs import threads_of
+
+    with working(f"exporting {run}"), threads_of(run):
         posterior, inputs = _open(run, folder, onnx)
         posterior.export(folder, onnx=onnx, inputs=inputs)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -28,7 +30,8 @@ def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
         return 0
     say(
         f"{len(posterior)} samples are in {printable(folder)}: {len(files)} files"
-        + (", posterior.onnx among them." if onnx else ".")
+        + (", posterior.onnx among them." if onnx else "."),
+        folder,
     )
     if len(posterior.shape or ()) == 3 and not posterior.is_regression:
         next_step(command("atmc", "predict", folder, "IMAGE.png"))

@@ -32,7 +32,7 @@ def predict(
     as_json: bool,
 ) -> int:
     """The verb; returns the exit code."""
-    from atmc.cli.runs import check_device, open_posterior
+    from atmc.cli.runs import check_device, open_posterior, threads_of
 
     place = check_device(device)
     with working(f"opening {run}"):
@@ -48,7 +48,8 @@ def predict(
                 except InputError as error:
                     entries[path] = {"file": str(path), "error": str(error)}
         if pictures:
-            with working(f"asking {len(posterior)} samples about {len(pictures)} image{'s' * (len(pictures) != 1)}"):
+            many = f"{len(pictures)} image{'s' * (len(pictures) != 1)}"
+            with working(f"asking {len(posterior)} samples about {many}"), threads_of(run):
                 prediction = _ask(posterior, [picture for _, picture in pictures], place)
             for i, (path, picture) in enumerate(pictures):
                 entries[path] = _entry(path, picture, prediction, i, top)
@@ -101,7 +102,7 @@ def _print(entry: dict[str, Any]) -> None:
         return
     first, *others = [f"{printable(t['label'])} ({100 * t['probability']:.1f} %)" for t in entry["top"]]
     rest = f", or {', '.join(others)}" if others else ""
-    say(f"{printable(entry['file'])}: {first}{rest}")
+    say(f"{printable(entry['file'])}: {first}{rest}", entry["file"], hang=4)
     details = [_doubt(entry), *entry["notes"]]
     say(f"    {'; '.join(details)}")
 

@@ -58,9 +58,9 @@ def report(
     say()
     print_table(data)
     say()
-    say(f"The report: {printable(page.resolve())}")
+    say(f"The report: {printable(page.resolve())}", page.resolve())
     if figures is not None:
-        say(f"The figures: {printable(figures.resolve())}")
+        say(f"The figures: {printable(figures.resolve())}", figures.resolve())
     examine = command("atmc", "doctor", runs[0])
     if data.runs[0].takes_images:
         next_step(command("atmc", "predict", runs[0], "IMAGE.png"), examine)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,26 @@ def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tupl
     if size is not None and _sides(size) != (shape[2], shape[1]):
         raise InputError(f"--size {size}: {path} takes images of {shape[2]}x{shape[1]} alone: leave --size out")
     return reading.posterior, (shape[0], shape[1], shape[2])
+
+
+@contextmanager
+def threads_of(path: Path) -> Iterator[None]:
+    """As many threads as the run at `path` was sampled with, and those of before afterwards: small networks want few.
+
+    On a busy machine they crawl with torch's own number. A saved posterior says nothing of it and gets that.
+    """
+    from atmc.chain.manifest import Manifest
+
+    if not Manifest.exists(path):
+        yield
+        return
+    import torch
+
+    from atmc.chain.numerics import numerics
+    from atmc.chain.rundir import RunDir
+
+    with numerics(RunDir.open(path).recipe, torch.device("cpu")):
+        yield
 
 
 def _saved_shape(path: Path, posterior: Posterior, size: str | None) -> tuple[int, int, int]:

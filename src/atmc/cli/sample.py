@@ -87,12 +87,12 @@ def finish(result: RunResult, folder: Path, as_json: bool) -> int:
     go_on = command("atmc", "sample", folder)
     count = f"{samples} sample{'s' * (samples != 1)}"
     if result.status == "done":
-        say(f"Done: {count} in {printable(folder)}.")
+        say(f"Done: {count} in {printable(folder)}.", folder)
         next_step(command("atmc", "report", folder))
     elif result.status == "budget":
-        say(f"Out of time: {count} so far in {printable(folder)}, nothing is lost.")
+        say(f"Out of time: {count} so far in {printable(folder)}, nothing is lost.", folder)
         next_step(go_on)
     else:
-        say(f"Stopped: {count} so far in {printable(folder)}, nothing is lost.")
+        say(f"Stopped: {count} so far in {printable(folder)}, nothing is lost.", folder)
         next_step(go_on)
     return code

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from atmc.data.picture import SUFFIXES, View
+from atmc.data.picture import SUFFIXES, View, unreadable
 from atmc.data.source import Encoded
 from atmc.errors import InputError
 
@@ -94,8 +94,10 @@ def _common_size(files: list[Path]) -> tuple[int, int]:
             with Image.open(file) as picture:
                 sizes.add((picture.height, picture.width))
                 shorter.append(min(picture.size))
-        except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(f"{file} is no readable image ({error}): mend it or take it away") from error
+        except PermissionError as error:
+            raise InputError(f"{file} cannot be read: {error.strerror}") from error
+        except Exception as error:  # decoders meet damaged bytes here and raise almost anything
+            raise unreadable(file, error, file.stat().st_size) from error
     if len(sizes) == 1:
         return sizes.pop()
     side = min(LARGEST_SIDE, int(np.median(shorter)))

@@ -51,9 +51,27 @@ def decode(data: bytes, where: str, view: View, words: tuple[int, int] | None = 
             picture = _upright(opened)
             box = middle(picture.size, view) if words is None else random_box(picture.size, view, words)
             pixels = _cut(picture, view, box, reduce=words is not None)
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise InputError(f"{where} is no readable image ({error}): mend it or take it away") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders meet damaged bytes here and raise almost anything
+        raise unreadable(where, error, len(data)) from error
     return np.ascontiguousarray(pixels[:, ::-1]) if words is not None and words[0] & 1 else pixels
+
+
+def unreadable(where: object, error: Exception, size: int) -> InputError:
+    """What to say of a file of `size` bytes that a decoder gave up on: why, and nothing of the program's insides."""
+    from PIL import Image, UnidentifiedImageError
+
+    said = " ".join(str(error).split())[:120]
+    if size == 0:
+        why = "it is empty"
+    elif isinstance(error, UnidentifiedImageError):  # whose own words are the address of a buffer in memory
+        why = "in no known format"
+    elif isinstance(error, Image.DecompressionBombError):
+        why = "it has too many pixels"
+    else:
+        why = f"damaged, or cut off: {said or type(error).__name__}"
+    return InputError(f"{where} is no readable image ({why}): mend it or take it away")
 
 
 def _cut(picture: Image, view: View, box: Box, reduce: bool) -> npt.NDArray[np.uint8]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from atmc.posterior.advice import FEW, SIGNIFICANT, Advice, cannot_tell, plural, words
-from atmc.posterior.remedies import anew, by_hand, constant_steps, go_on, longer_burn_in, slower
+from atmc.posterior.remedies import anew, by_hand, constant_steps, finish, go_on, longer_burn_in, slower, unfinished
 from atmc.posterior.traces import Level, is_off
 from atmc.posterior.vitals import Vitals
 
@@ -32,7 +32,7 @@ def finished(v: Vitals) -> list[Advice]:
             "note",
             "The run has not come to its end",
             evidence,
-            "Run the same command again: it goes on where it stopped.",
+            finish(v) if unfinished(v) else "Run the same command again: it goes on where it stopped.",
             "certain",
         )
     ]
@@ -66,7 +66,7 @@ def enough_samples(v: Vitals) -> list[Advice]:
         return [Advice("problem", "There are no samples", "The bank is empty.", action, "certain")]
     title = f"There {'is' if v.units == 1 else 'are'} only {plural(v.units, v.unit)}"
     title += f", of {plural(v.samples, 'sample')}" if v.unit == "place" else ""
-    action = "Run longer, or shorten schedule.cycle_epochs."
+    action = finish(v) if unfinished(v) else "Run longer, or shorten schedule.cycle_epochs."
     return [Advice("note", title, f"Mixing can be judged from {FEW} on.", action, "certain")]
 
 

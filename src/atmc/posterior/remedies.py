@@ -31,7 +31,12 @@ def anew(v: Vitals, sentence: str, **settings: object) -> str:
 
 
 def go_on(v: Vitals, sentence: str) -> str:
-    """`sentence`, and how to make the run twice as long: from where it is, if its schedule allows that."""
+    """`sentence`, and how to make the run twice as long: from where it is, if its schedule allows that.
+
+    A run that has not come to its end is to do that first, as long as it was meant to be.
+    """
+    if unfinished(v):
+        return finish(v)
     if v.recipe is None or not v.path:
         return f"{sentence}: a larger schedule.epochs goes on from here."
     epochs = 2 * v.recipe.schedule.epochs
@@ -40,6 +45,20 @@ def go_on(v: Vitals, sentence: str) -> str:
     if by_hand(v.recipe):
         return f"{sentence}: {_call(v.recipe)}, recipe={v.path!r}, epochs={epochs}, out={v.path!r})"
     return f"{sentence}: {shlex.join(['atmc', 'sample', v.path, '--set', f'schedule.epochs={epochs}'])}"
+
+
+def unfinished(v: Vitals) -> bool:
+    """Whether the run can still go on as it is; chains that gave up cannot."""
+    return v.status not in ("done", "diverged")
+
+
+def finish(v: Vitals) -> str:
+    """How to let a run come to its end."""
+    if v.recipe is None or not v.path:
+        return "Let it finish: the same command or call goes on where it stopped."
+    if by_hand(v.recipe):
+        return f"Let it finish: {_call(v.recipe)}, recipe={v.path!r}, out={v.path!r})"
+    return f"Let it finish: {shlex.join(['atmc', 'sample', v.path])}"
 
 
 def longer_burn_in(v: Vitals, sentence: str = "Lengthen schedule.burn_in_epochs") -> str:

@@ -18,8 +18,19 @@ def called(data: str, split: str) -> str:
     """The examples of a split in a sentence; a person's own tensors have no name, and need not be images."""
     if data == OWN:
         return f"{split} examples"
-    folder = data.partition("?")[0].removeprefix("folder:").rstrip("/").rpartition("/")[2]
-    return f"{folder if data.startswith('folder:') else data} {split} images"
+    return f"{titled(data)} {split} images"
+
+
+def is_place(data: str) -> bool:
+    """Whether data are named by where they lie."""
+    return data.startswith(("folder:", "shards:"))
+
+
+def titled(data: str) -> str:
+    """What data are called where others read it: a folder by its own name, without where it lies."""
+    if data.startswith("folder:"):
+        return data.partition("?")[0].removeprefix("folder:").rstrip("/").rpartition("/")[2] or "images"
+    return data.removeprefix("shards:").rpartition("/")[2] if is_place(data) else data
 
 
 @dataclass(frozen=True)
@@ -170,8 +181,15 @@ class RunFacts:
 
     @property
     def data_said(self) -> str:
-        """The data set as it is named to commands, or that it has no name."""
-        return "tensors given in Python" if self.data == OWN else self.data
+        """The data set as it is named to commands, but for where it lies, or that it has no name."""
+        if self.data.startswith("folder:"):
+            return f"{self.title}, a folder of pictures"
+        return "tensors given in Python" if self.data == OWN else self.title
+
+    @property
+    def title(self) -> str:
+        """What the data set is called."""
+        return titled(self.data)
 
     @property
     def samples_said(self) -> str:

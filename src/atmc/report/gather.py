@@ -25,6 +25,7 @@ from atmc.report.facts import (
     Scores,
     Strangers,
 )
+from atmc.report.places import Hidden, short_paths
 from atmc.report.reading import Reading, pixels
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ def gather(
     names = _names(readings)
     runs = [run_facts(reading, name, split, strangers) for reading, name in zip(readings, names, strict=True)]
     today = datetime.date.today().isoformat()
-    return ReportData(tuple(runs), today, atmc.__version__, command)
+    named = [*(reading.recipe.data.name for reading in readings), *strangers]
+    roots = [f"folder:{root}" for reading in readings if (root := reading.recipe.data.root)]
+    hidden = Hidden([reading.path for reading in readings], [*named, *roots])
+    return ReportData(tuple(map(hidden.run, runs)), today, atmc.__version__, hidden.text(command))
 
 
 def _names(readings: Sequence[Reading]) -> list[str]:
@@ -59,7 +63,7 @@ def _names(readings: Sequence[Reading]) -> list[str]:
     choices = (
         [r.recipe.name for r in readings],
         [r.path.resolve().name for r in readings],
-        [str(r.path) for r in readings],
+        short_paths([r.path for r in readings]),
     )
     for names in choices:
         if len(set(names)) == len(names):

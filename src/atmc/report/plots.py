@@ -224,7 +224,7 @@ def _strangers(run: RunFacts, colour: int, ink: Ink) -> Figure:
         edges = np.linspace(0.0, top, 25)
         home = _shares(run.strangers[0].doubt_at_home, edges)
         axes.stairs(home, edges, fill=True, color=ink.series(colour), alpha=0.25)
-        axes.stairs(home, edges, color=ink.series(colour), linewidth=1.4, label=_short(f"{run.data}, {run.split}"))
+        axes.stairs(home, edges, color=ink.series(colour), linewidth=1.4, label=_short(f"{run.title}, {run.split}"))
         for j, stranger in enumerate(run.strangers, start=1):
             share = _shares(stranger.doubt, edges)
             axes.stairs(share, edges, color=ink.series(5 - (j - 1) % 4), linewidth=1.4, label=_short(stranger.name))

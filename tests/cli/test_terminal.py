@@ -1,0 +1,97 @@
+"""What a person sees in a terminal of eighty columns: lines end between words, and nothing is lost."""
+
+import fcntl
+import os
+import pty
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from shell import atmc
+from tiny_recipes import RECIPE, SGD
+
+from atmc.cli.console import wrapped
+
+COLUMNS = 80
+
+
+def in_a_terminal(*arguments):
+    """What a command writes to stdout, a pseudo-terminal; its progress goes to a pipe, which nobody reads here."""
+    outer, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR", "CI")}
+    environment |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"}
+    words = [sys.executable, "-m", "atmc", *(str(argument) for argument in arguments)]
+    process = subprocess.Popen(words, stdin=inner, stdout=inner, stderr=subprocess.DEVNULL, env=environment)
+    os.close(inner)
+    said = b""
+    while True:
+        try:
+            part = os.read(outer, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(outer)
+    assert process.wait(60) == 0, said.decode()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()).replace("\r\n", "\n")
+
+
+def overrun(text):
+    """Lines that the terminal would break, but for a command or a path alone on its line: those are to be copied."""
+    long = [line for line in text.splitlines() if len(line) > COLUMNS]
+    return [line for line in long if not re.match(r"(?:Next:)? +atmc | */", line)]
+
+
+@pytest.mark.parametrize("verb", ["doctor", "report"])
+def test_prose_is_broken_between_words(tiny, verb):
+    shown = in_a_terminal(verb, tiny)
+    piped = atmc(verb, tiny).out
+    assert overrun(shown) == []
+    # All but the table, which has fewer columns in a narrow terminal.
+    without = [re.sub(r"\n\n *Setup.*?\n\n", "\n", text, flags=re.DOTALL) for text in (shown, piped)]
+    assert without[0].split() == without[1].split()
+    assert any(len(line) > COLUMNS for line in piped.splitlines()), "in a pipe lines are as they were"
+
+
+def test_a_list_keeps_its_indent_and_a_command_its_line(tiny):
+    shown = in_a_terminal("doctor", tiny)
+    for before, line in zip(shown.splitlines(), shown.splitlines()[1:], strict=False):
+        if before.startswith("    → ") and not line.startswith(("✓", "·", "!", "✗", "    → ")) and line:
+            assert line.startswith(" " * 6), shown
+    piped = re.findall(r"(atmc sample .*)", atmc("doctor", tiny).out)
+    assert piped
+    for command in piped:
+        assert command in shown, "whole, so that it can be copied"
+        assert shlex.split(command)[0] == "atmc"
+
+
+def test_the_demo_is_readable(tmp_path):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "digits-atmc.toml").write_text(RECIPE.replace('"tiny"', '"digits-atmc"'))
+    (folder / "digits-sgd.toml").write_text(SGD.replace('"tiny-sgd"', '"digits-sgd"'))
+    shown = in_a_terminal("demo", "--out", "a folder")
+    assert overrun(shown) == []
+    assert "atmc doctor 'a folder/atmc'" in shown
+    assert str(tmp_path / "a folder" / "report.html") in shown
+    piped = atmc("demo", "--out", "a folder").out  # goes on with the same, and tells it again
+    told = piped[piped.index("Images that are not digits") : piped.index("The report, after")]
+    assert told.split() == shown[shown.index("Images that are not digits") : shown.index("The report, after")].split()
+
+
+def test_lines_are_wrapped_as_they_are_meant():
+    text = "    → Run longer, for 99.5 % of it: atmc sample 'my run' --set schedule.epochs=400"
+    command = "atmc sample 'my run' --set schedule.epochs=400"
+    assert wrapped(text, 120, [command]) == text
+    assert wrapped(text, 60, [command]) == f"    → Run longer, for 99.5 % of it:\n      {command}"
+    assert wrapped(text, 26, [command]) == f"    → Run longer, for\n      99.5 % of it:\n      {command}"
+    item = "  letters    ATMC 99 %, and SGD 98 %"
+    assert wrapped(item, 34, hang=13) == "  letters    ATMC 99 %, and SGD\n" + " " * 13 + "98 %"
+    assert wrapped("漢字 漢字 漢字", 10) == "漢字 漢字\n漢字", "by the columns that letters take"
+    assert wrapped("a kinetic temperature of 1.00 ± 0.02", 32) == "a kinetic temperature of\n1.00 ± 0.02"
