@@ -9,10 +9,10 @@ import torch
 
 import atmc
 
-STEPS, BURN_IN = 1500, 500
 
-
-def loop(backward: Callable[[atmc.Potential, torch.Tensor, torch.Tensor], None]) -> tuple[float, float]:
+def loop(
+    backward: Callable[[atmc.Potential, torch.Tensor, torch.Tensor], None], steps: int = 4000, burn_in: int = 1500
+) -> tuple[float, float]:
     """The guide's problem and numbers at constant steps; the mean kinetic and configurational temperature."""
     torch.manual_seed(0)
     x = torch.randn(400, 2)
@@ -22,12 +22,12 @@ def loop(backward: Callable[[atmc.Potential, torch.Tensor, torch.Tensor], None])
     speed = (0.02 / 400) ** 0.5
     sampler = atmc.ATMC.from_speeds(model.parameters(), lr=1e-3, speed=speed, max_speed=3 * speed, momentum=0.9)
     found = []
-    for step in range(STEPS):
+    for step in range(steps):
         i = torch.randint(400, (50,))
         sampler.zero_grad()
         backward(potential, x[i], y[i])
         sampler.step()
-        if step >= BURN_IN and step % 10 == 9:
+        if step >= burn_in and step % 10 == 9:
             found.append((sampler.readings().kinetic, sampler.readings().configurational))
     kinetic, configurational = torch.tensor(found).mean(0).tolist()
     return kinetic, configurational
@@ -47,14 +47,15 @@ def clipped(potential: atmc.Potential, x: torch.Tensor, y: torch.Tensor) -> None
 
 
 def test_a_right_loop_has_both_temperatures() -> None:
+    """0.99 to 1.01 on three seeds; after a burn-in of 500 steps the weights are still at 0.6 to 0.8."""
     kinetic, configurational = loop(right)
     assert kinetic == pytest.approx(1.0, abs=0.05)
-    assert configurational == pytest.approx(1.0, abs=0.25)
+    assert configurational == pytest.approx(1.0, abs=0.2)
 
 
 @pytest.mark.parametrize("mistake", [mean_loss, clipped])
 def test_a_loss_that_is_a_mean_and_clipped_gradients_show_in_the_positions_only(mistake) -> None:
-    kinetic, configurational = loop(mistake)
+    kinetic, configurational = loop(mistake, steps=1500, burn_in=500)
     assert kinetic == pytest.approx(1.0, abs=0.05)
     assert abs(configurational) < 0.1
 
