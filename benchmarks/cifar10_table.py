@@ -1,7 +1,7 @@
 """The CIFAR-10 table, from the stored probabilities alone: beside the paper's numbers, as JSON and as Markdown.
 
 Every row of table.json follows one rule: average `probs` over the samples of each of its files, score that, and average
-the scores over the files (the seeds). `spread` says how far another run would be off: the standard deviation over
+the scores over the files (the seeds). `spread` is one standard deviation of such a run: that over
 seeds, or, of one run with several chains, what the jackknife makes of leaving out each of them. The Markdown stands in
 README and docs between two comments, where `fill` puts it and a test compares it.
 """
@@ -125,7 +125,7 @@ def _spread(each: Sequence[dict[str, float]]) -> dict[str, float] | None:
 
 
 def _spread_over_chains(collected: Row, one: Predictor, kind: str) -> dict[str, float] | None:
-    """How far another run of as many chains would be off, from those of one run; two chains cannot say.
+    """One standard deviation of a run of as many chains, from those of one run; two chains cannot say.
 
     Chains share nothing but the data. The jackknife's variance is, if anything, too large on average (Efron and Stein,
     1981); from four chains it is a rough number all the same.
@@ -134,9 +134,9 @@ def _spread_over_chains(collected: Row, one: Predictor, kind: str) -> dict[str, 
     if chains < 3 or kind == NETWORK:
         return None
     each = [found.scores(last=kind == LAST) for found in one.without_each(chains)]
-    return {
-        score: float((chains - 1) ** 0.5 * np.std([scores[score] for scores in each])) for score in SCORES if each
-    } or None
+    if not each:
+        return None
+    return {score: float((chains - 1) ** 0.5 * np.std([scores[score] for scores in each])) for score in SCORES}
 
 
 def paper_numbers(recipe: dict[str, Any], kind: str) -> dict[str, float] | None:

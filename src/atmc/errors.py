@@ -1,4 +1,4 @@
-"""The two errors a person meets: something asked for wrongly, and something that went wrong while running.
+"""The errors a person meets: something asked for wrongly, and something that went wrong while running.
 
 The command line turns `InputError` into one line on stderr and exit code 2, and `RunError` into one line and exit
 code 1. Both derive from the built-in errors, so that library users can catch those. And where a warning is to point.
@@ -9,6 +9,10 @@ import sys
 
 class InputError(ValueError):
     """What was asked for cannot be done as asked; the message says what to change."""
+
+
+class OtherRunError(InputError):
+    """What is in the folder is a run with other settings."""
 
 
 class RunError(RuntimeError):

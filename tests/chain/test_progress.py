@@ -1,13 +1,8 @@
 """What a run says while it goes on: it fits the terminal, says how long it takes, and names its numbers."""
 
-import fcntl
 import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -95,27 +90,11 @@ shown.end()
 """
 
 
-def test_a_terminal_of_eighty_columns_is_not_overrun() -> None:
+def test_a_terminal_of_eighty_columns_is_not_overrun(in_a_terminal: Callable[..., str], monkeypatch) -> None:
     """In a real pseudo-terminal: nothing is cut, nothing wraps, and there is a bar."""
-    outer, inner = pty.openpty()
-    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    monkeypatch.delenv("NO_COLOR", raising=False)
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": paths}
-    environment = {key: value for key, value in environment.items() if key not in ("COLUMNS", "NO_COLOR", "CI")}
-    process = subprocess.Popen([sys.executable, "-c", RUN], stdin=inner, stdout=inner, stderr=inner, env=environment)
-    os.close(inner)
-    said = b""
-    while True:
-        try:
-            part = os.read(outer, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        said += part
-    os.close(outer)
-    assert process.wait(60) == 0, said.decode()
-    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()))
+    lines = re.split(r"[\r\n]+", in_a_terminal([sys.executable, "-c", RUN], {"PYTHONPATH": paths}))
     live = [line for line in lines if "epoch 35/100" in line]
     assert live
     assert all(re.match(r"digits-atmc [━╸╺]{5,20} ", line) for line in live), live

@@ -30,6 +30,13 @@ tool, collecting, keeping, storing, tabling, drawing, exploring = (
 )
 
 
+def calibration_error(mean: np.ndarray, labels: np.ndarray) -> float:
+    """The ECE over 15 bins of equal width."""
+    sure, right = mean.max(1), mean.argmax(1) == labels
+    bins = np.digitize(sure, np.arange(1, 15) / 15, right=True)
+    return float(sum(abs((right - sure)[bins == b].sum()) for b in range(15)) / len(labels))
+
+
 def recompute(folder: Path, row: dict[str, Any]) -> dict[str, float]:
     """The scores of a row from its files, with nothing of atmc: average, score, average over seeds."""
     found = []
@@ -44,14 +51,11 @@ def recompute(folder: Path, row: dict[str, Any]) -> dict[str, float]:
         assert len(probs) >= row["samples"]
         mean = probs.astype(np.float64).mean(0)
         own = mean[np.arange(len(labels)), labels]
-        sure, right = mean.max(1), mean.argmax(1) == labels
-        bins = np.digitize(sure, np.arange(1, 15) / 15, right=True)
-        gaps = [abs((right - sure)[bins == b].sum()) for b in range(15)]
         found.append(
             {
-                "accuracy": right.mean(),
+                "accuracy": (mean.argmax(1) == labels).mean(),
                 "nll": -np.log(own).mean(),
-                "ece": sum(gaps) / len(labels),
+                "ece": calibration_error(mean, labels),
                 "brier": ((mean - np.eye(mean.shape[1])[labels]) ** 2).sum(1).mean(),
             }
         )

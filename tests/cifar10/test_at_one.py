@@ -11,7 +11,7 @@ import pytest
 
 from .rescored import RESULTS, ROOT, ahead, costs, limit, probabilities
 from .test_controls import CHAINS, of_places, scores_of_chains, with_error
-from .told import TEXT, bare, between, said_of, scored, table_after
+from .told import TEXT, bare, between, said_by_runs, said_of, scored, table_after
 
 ONE = "T1 after 0, noisy Dirichlet 0.01, speed 0.001, hold 0.6, explore {}, SGD settled first, 100 epochs"
 COLD = "T0, noisy Dirichlet 0.01, speed 0.001, hold 0.6, SGD settled, 100 epochs"
@@ -27,11 +27,7 @@ AT_ONE = {"ATMC": "atmc-settled-one", "SGNHT": "sgnht-settled-one", "SGHMC": "sg
 
 @pytest.fixture(scope="module")
 def kept(explored) -> dict[str, list[dict[str, Any]]]:
-    """What the runs said of their samples, in float32, by sampler."""
-    return {
-        key: next(run for name, run in explored.items() if f"(the row {row})" in name)["samples"]
-        for key, row in AT_ONE.items()
-    }
+    return said_by_runs(explored, AT_ONE)
 
 
 def test_one_for_three_epochs_and_for_five(explored):

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from .rescored import RESULTS, ahead, costs, limit, probabilities
-from .told import TEXT, bare, between, p_of, table_after
+from .told import TEXT, bare, between, p_of, said_by_runs, table_after
 
 ROWS = {"none": "atmc-zero", "ATMC": "atmc-settled", "SGNHT": "sgnht-settled", "SGHMC": "sghmc-settled"}
 SAMPLERS = list(ROWS)[1:]
@@ -22,11 +22,7 @@ FLOOR = float(np.finfo(np.float16).smallest_subnormal)  # three of the four are 
 
 @pytest.fixture(scope="module")
 def kept(explored) -> dict[str, list[dict[str, Any]]]:
-    """What the runs said of their samples, in float32."""
-    return {
-        name: next(run for key, run in explored.items() if f"(the row {row})" in key)["samples"]
-        for name, row in ROWS.items()
-    }
+    return said_by_runs(explored, ROWS)
 
 
 def by_chain(row: str) -> np.ndarray:

@@ -8,8 +8,7 @@ import numpy as np
 
 from atmc.posterior.diagnostics import gain_of_pairs
 
-from .rescored import RESULTS, ahead, costs, differ, exploring, limit, probabilities
-from .test_batchnorm import expected_calibration_error
+from .rescored import RESULTS, ahead, calibration_error, costs, differ, exploring, limit, probabilities
 from .told import TEXT, agree, bare, scored, table_after
 
 WORDS = "### Shorter cycles, and colder"
@@ -67,7 +66,7 @@ def test_what_the_row_of_short_cycles_is_said_to_be():
     rng, mean = np.random.default_rng(0), probs.mean(0)
     mean /= mean.sum(1, keepdims=True)
     drawn = [(rng.random((len(mean), 1)) > mean.cumsum(1)).sum(1).clip(0, 9) for _ in range(200)]
-    calibrated = [expected_calibration_error(mean, labels) for labels in drawn]
+    calibrated = [calibration_error(mean, labels) for labels in drawn]
     said = f"with its confidences would have {np.mean(calibrated):.4f} ± {np.std(calibrated):.4f} by chance"
     assert bare(said) in TEXT
 

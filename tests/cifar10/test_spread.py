@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from .rescored import RESULTS, storing, tabling
+from .told import TEXT
 
 IMAGES, CLASSES = 400, 5
 
@@ -92,6 +94,13 @@ def test_rows_of_four_chains_have_it():
         left.append(-np.log(mean[np.arange(len(labels)), labels]).mean())
     _, predictive = tabling.rows_of(row, RESULTS)
     assert predictive["spread"]["nll"] == pytest.approx(np.sqrt(3 / 4 * np.sum((left - np.mean(left)) ** 2)), rel=1e-6)
+
+
+def test_how_rough_the_page_says_it_is():
+    factors = [(1 / stats.chi2.ppf([0.975, 0.025], n - 1) * (n - 1)) ** 0.5 for n in (3, 4)]
+    assert all(0.5 < low < 0.6 for low, _ in factors)
+    assert [round(high) for _, high in factors] == [6, 4]
+    assert "may put off by a factor of two, or make too small by four to six" in TEXT
 
 
 def test_an_error_that_rounds_to_nothing_is_shown_with_a_digit_more():

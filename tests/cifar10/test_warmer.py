@@ -13,18 +13,14 @@ from atmc.posterior.diagnostics import gain_of_pairs
 
 from .rescored import RESULTS, ROOT, ahead, costs, limit
 from .test_controls import CHAINS, by_chain, of_places, scores_of_chains, with_error
-from .told import TEXT, bare, between, p_of, said_of, table_after
+from .told import TEXT, bare, between, p_of, said_by_runs, said_of, table_after
 
 BY_T = {"0": "atmc-zero", ".02": "atmc-settled", ".05": "atmc-settled-T0.05"}
 
 
 @pytest.fixture(scope="module")
 def kept(explored) -> dict[str, list[dict[str, Any]]]:
-    """What the runs said of their samples, in float32, by temperature."""
-    return {
-        key: next(run for name, run in explored.items() if f"(the row {row})" in name)["samples"]
-        for key, row in BY_T.items()
-    }
+    return said_by_runs(explored, BY_T)
 
 
 def alone(samples: list[dict[str, Any]]) -> np.ndarray:

@@ -37,6 +37,12 @@ def scored(cell: str, sample: dict[str, Any], what: str) -> bool:
     return agree(accuracy, 100 * sample[f"{what} accuracy"], 1) and agree(nll, sample[f"{what} nll"])
 
 
+def said_by_runs(explored: dict[str, dict[str, Any]], rows: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """What the runs of some rows said of their samples, in float32, by the keys of the rows."""
+    runs = {key: next(run for name, run in explored.items() if f"(the row {row})" in name) for key, row in rows.items()}
+    return {key: run["samples"] for key, run in runs.items()}
+
+
 def bare(text: str) -> str:
     """Numbers as the page writes them, without the zero before the point."""
     return re.sub(r"(?<!\d)0\.", ".", text)

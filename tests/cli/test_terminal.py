@@ -1,14 +1,10 @@
 """What a person sees in a terminal of eighty columns: lines end between words, and nothing is lost."""
 
-import fcntl
 import os
-import pty
 import re
 import shlex
-import struct
 import subprocess
 import sys
-import termios
 
 import pytest
 from shell import atmc
@@ -19,27 +15,17 @@ from atmc.cli.console import wrapped
 COLUMNS = 80
 
 
-def in_a_terminal(*arguments):
-    """What a command writes to stdout, a pseudo-terminal; its progress goes to a pipe, which nobody reads here."""
-    outer, inner = pty.openpty()
-    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
-    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR", "CI")}
-    environment |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"}
-    words = [sys.executable, "-m", "atmc", *(str(argument) for argument in arguments)]
-    process = subprocess.Popen(words, stdin=inner, stdout=inner, stderr=subprocess.DEVNULL, env=environment)
-    os.close(inner)
-    said = b""
-    while True:
-        try:
-            part = os.read(outer, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        said += part
-    os.close(outer)
-    assert process.wait(60) == 0, said.decode()
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()).replace("\r\n", "\n")
+@pytest.fixture
+def shown_by(in_a_terminal, monkeypatch):
+    """What a command writes to a terminal; its progress goes where nobody reads it."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"}
+
+    def shown(*arguments):
+        words = [sys.executable, "-m", "atmc", *(str(argument) for argument in arguments)]
+        return in_a_terminal(words, environment, subprocess.DEVNULL).replace("\r\n", "\n")
+
+    return shown
 
 
 def overrun(text):
@@ -49,8 +35,8 @@ def overrun(text):
 
 
 @pytest.mark.parametrize("verb", ["doctor", "report"])
-def test_prose_is_broken_between_words(tiny, verb):
-    shown = in_a_terminal(verb, tiny)
+def test_prose_is_broken_between_words(tiny, shown_by, verb):
+    shown = shown_by(verb, tiny)
     piped = atmc(verb, tiny).out
     assert overrun(shown) == []
     # All but the table, which has fewer columns in a narrow terminal.
@@ -59,8 +45,8 @@ def test_prose_is_broken_between_words(tiny, verb):
     assert any(len(line) > COLUMNS for line in piped.splitlines()), "in a pipe lines are as they were"
 
 
-def test_a_list_keeps_its_indent_and_a_command_its_line(tiny):
-    shown = in_a_terminal("doctor", tiny)
+def test_a_list_keeps_its_indent_and_a_command_its_line(tiny, shown_by):
+    shown = shown_by("doctor", tiny)
     for before, line in zip(shown.splitlines(), shown.splitlines()[1:], strict=False):
         if before.startswith("    → ") and not line.startswith(("✓", "·", "!", "✗", "    → ")) and line:
             assert line.startswith(" " * 6), shown
@@ -71,12 +57,12 @@ def test_a_list_keeps_its_indent_and_a_command_its_line(tiny):
         assert shlex.split(command)[0] == "atmc"
 
 
-def test_the_demo_is_readable(tmp_path):
+def test_the_demo_is_readable(tmp_path, shown_by):
     folder = tmp_path / "recipes"
     folder.mkdir()
     (folder / "digits-atmc.toml").write_text(RECIPE.replace('"tiny"', '"digits-atmc"'))
     (folder / "digits-sgd.toml").write_text(SGD.replace('"tiny-sgd"', '"digits-sgd"'))
-    shown = in_a_terminal("demo", "--out", "a folder")
+    shown = shown_by("demo", "--out", "a folder")
     assert overrun(shown) == []
     assert "atmc doctor 'a folder/atmc'" in shown
     assert str(tmp_path / "a folder" / "report.html") in shown

@@ -18,7 +18,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from .harness import ALARM, SEED, Chain, Estimate, Gradient, Maker, Settings, Verdict, extrapolate, judge
+from .harness import ALARM, SEED, Chain, Estimate, Gradient, Maker, Settings, Verdict, extrapolate, judge, run
 
 POINTS = 16
 # With x around zero the mini-batch noise of intercept and slope is uncorrelated (on average over data sets), as one
@@ -102,12 +102,12 @@ def variances(
     y = simulate(torch.randn((rows, 2), generator=generator), generator, design)
     estimate = gradient(y, 4, generator, design)
     chain = make(settings, torch.randn((rows, 2), generator=generator), seed=seed)
-    totals, gap = torch.zeros((rows, 3), dtype=torch.float64), round(4 / settings.h)
-    for step in range(round(40 / settings.h) + draws * gap):
-        chain.step(estimate(chain.theta))
-        if step >= round(40 / settings.h) and (step - round(40 / settings.h)) % gap == gap - 1:
-            totals += shares(chain.theta, y, design) / draws
-    return {name: Estimate.of(totals[:, j]) for j, name in enumerate(("a", "b", "a − 2b"))}
+
+    def statistics(chain: Chain) -> Mapping[str, Tensor]:
+        return {"Var": shares(chain.theta, y, design)}
+
+    gap = round(4 / settings.h)
+    return run(chain, estimate, draws * gap, statistics, round(40 / settings.h), gap, ("a", "b", "a − 2b"))
 
 
 def _alternate(make: Maker, settings: Settings, rows: int, seed: int) -> dict[str, Estimate]:

@@ -16,7 +16,7 @@ from atmc.chain.recipe_idle import idle_keys
 from atmc.chain.rundir import labels_file, read_recipe
 from atmc.chain.schedule import Schedule, make_schedule
 from atmc.chain.settings import Recipe, flat
-from atmc.errors import InputError
+from atmc.errors import InputError, OtherRunError
 
 # What may differ when a run goes on: nothing of this changes what is sampled. The length may, see `_longer`.
 _FREE = ("run.", "name", "data.root", "data.workers")
@@ -104,7 +104,7 @@ def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData)
             continue
         if key == _PRIOR and "custom" in (before[key], value):
             _refuse_prior(folder, before[key], value)
-        raise InputError(
+        raise OtherRunError(
             f"{folder} was begun with {key} = {before.get(key)!r}, not {value!r}: "
             "use the same value to go on with it, or another folder for a new run"
         )
@@ -130,7 +130,7 @@ def _refuse_prior(folder: Path, before: str, now: str) -> NoReturn:
         said, cure = f"target.prior = {before!r}, not with the rule that prior= gives now", f"pass prior={before!r}"
     else:
         said, cure = f"a rule given in Python as prior=, not with target.prior = {now!r}", "pass the same rule"
-    raise InputError(f"{folder} was begun with {said}: {cure} to go on with it, or use another folder for a new run")
+    raise OtherRunError(f"{folder} was begun with {said}: {cure} to go on with it, or use another folder for a new run")
 
 
 def _check_longer(before: Recipe, now: Recipe, manifest: Manifest, folder: Path) -> None:
@@ -146,7 +146,7 @@ def _check_longer(before: Recipe, now: Recipe, manifest: Manifest, folder: Path)
         command = f"go on with atmc sample {shlex.quote(str(folder))}"
         cure = f"pass epochs={epochs} to go on with it" if now.model.name == "custom" else command
         kinds = " (cyclic or constant schedules can be made longer)" if asked > epochs else ""
-        raise InputError(
+        raise OtherRunError(
             f"{folder} is set to {_LENGTH} = {epochs}, not {asked}, which would change what it has done: {cure}, "
             f"or use another folder for a new run{kinds}"
         )

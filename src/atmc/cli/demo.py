@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atmc.cli.console import command, emit, next_step, printable, say, working
 from atmc.cli.main import INTERRUPTED, Told
-from atmc.errors import InputError
+from atmc.errors import InputError, OtherRunError
 
 if TYPE_CHECKING:
     from atmc.report.facts import ReportData, RunFacts
@@ -36,10 +36,8 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
         tell(f"{'Sampling the posterior with ATMC' if name == 'atmc' else 'Training the same network with SGD'} …")
         try:
             result = run_recipe(recipe, out / name, quiet=as_json, again=typed)
-        except InputError as error:
-            if "was begun with" in str(error) or "is set to" in str(error):  # settings that nobody can set here
-                raise InputError(f"{out} holds another demo ({error}): name another folder with --out") from None
-            raise
+        except OtherRunError as error:  # settings that nobody can set here
+            raise InputError(f"{out} holds another demo ({error}): name another folder with --out") from None
         if result.status != "done":
             tell("Stopped; nothing is lost.")
             if not as_json:
