@@ -23,7 +23,7 @@ import torch.nn.functional as F
 
 from atmc.data import DeviceBatches, hold_out, load
 from atmc.nn import build
-from atmc.nn.measure import top_eigenvalue
+from atmc.nn.measurements import top_eigenvalue
 from atmc.target import priors
 
 DESIGNS: dict[str, dict[str, Any]] = {

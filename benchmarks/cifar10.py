@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from atmc.errors import InputError, RunError
+from atmc.common.errors import InputError, RunError
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "cifar10"
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from atmc.chain.numerics import numerics
-from atmc.chain.recipe import recipe_to_toml
-from atmc.errors import InputError, RunError
+from atmc.common.errors import InputError, RunError
+from atmc.engine.torch_settings import numerics
 from atmc.posterior import Posterior
-from atmc.report import strangers
-from atmc.report.files import write
-from atmc.report.reading import Answers, Reading, pixels
+from atmc.recipe.toml_files import recipe_to_toml
+from atmc.report import ood_inputs
+from atmc.report.output_files import write
+from atmc.report.read_run import Answers, Reading, pixels
 from cifar10_rows import (
     SCORES,
     Array,
@@ -161,7 +161,7 @@ def shown(parts: Sequence[Part], names: Sequence[str], device: str | None) -> di
         return found
     for name in names:
         try:
-            images = strangers.make(name, pixels(run.examples("test")), SHOWN, run.recipe.data.root).images
+            images = ood_inputs.make(name, pixels(run.examples("test")), SHOWN, run.recipe.data.root).images
         except InputError as error:
             tell(f"{name} is left out: {error}")
             continue

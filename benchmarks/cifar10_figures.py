@@ -24,10 +24,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.posterior import metrics
-from atmc.report.files import write
-from atmc.report.ink import SERIES, WIDE, Ink, png, sheet, svg
+from atmc.report.output_files import write
+from atmc.report.plot_style import SERIES, WIDE, Ink, png, sheet, svg
 from cifar10_rows import Array, Predictor, load_predictors, load_rows
 from cifar10_table import ENSEMBLE, NETWORK, build, by_samples, temperature
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from atmc.chain.settings import Recipe, recipe_from_dict
-from atmc.errors import InputError
+from atmc.common.errors import InputError
+from atmc.recipe.settings import Recipe, recipe_from_dict
 from cifar10_rows import (
     SCORES,
     Predictor,

@@ -12,9 +12,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from atmc.chain.rundir import RunDir
-from atmc.errors import InputError
-from atmc.report.files import write
+from atmc.common.errors import InputError
+from atmc.report.output_files import write
+from atmc.storage.run_directory import RunDir
 from cifar10_rows import check_name
 
 FILE = "exploration.json"

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atmc.chain.settings import Recipe, flat
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.posterior import metrics
 from atmc.posterior.arrays import floor_of
-from atmc.report.files import write
+from atmc.recipe.settings import Recipe, flat
+from atmc.report.output_files import write
 
 Array = npt.NDArray[Any]
 Row = dict[str, Any]

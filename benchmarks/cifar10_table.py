@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from atmc.chain.settings import recipe_from_dict, temperature_before, temperature_said
+from atmc.recipe.settings import recipe_from_dict, temperature_before, temperature_said
 from atmc.report.table import epochs_said
 from cifar10_rows import SCORES, Predictor, Row, by_predictor, load_predictors, load_rows, save_json, save_predictor
 

@@ -8,7 +8,7 @@ run. Runs hold out 5,000 training images and are scored on them: the test set is
 and runs that follow one another are faster than runs that share a GPU. `explored.json` in the folder is written after
 each run: settings, scores of every sample, training loss and readings by epoch, what went wrong. A line for each run is
 printed, with the NLL to be expected of many samples (`limit`), and where a run has several chains with what two of them
-gain over one (`atmc.posterior.diagnostics.gain_of_pairs`). Called again with the same folder it goes on with runs
+gain over one (`atmc.diagnose.convergence.gain_of_pairs`). Called again with the same folder it goes on with runs
 that the time budget cut short.
 """
 
@@ -23,12 +23,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from atmc.chain import load_recipe, run
-from atmc.chain.rundir import RunDir
-from atmc.errors import InputError, RunError
+from atmc.common.errors import InputError, RunError
+from atmc.diagnose.convergence import averaged_by_place, gain_of_pairs
+from atmc.diagnose.run_measurements import places_of
+from atmc.engine import run
 from atmc.posterior import metrics
-from atmc.posterior.diagnostics import averaged_by_place, gain_of_pairs
-from atmc.posterior.vitals import places_of
+from atmc.recipe import load_recipe
+from atmc.storage.run_directory import RunDir
 
 HELD_OUT = ["data.validation=5000", 'run.evaluate=["validation"]', "run.checkpoint_minutes=30"]
 SCORES = ("accuracy", "nll", "ece")

@@ -23,15 +23,16 @@ import numpy as np
 import torch
 
 import atmc
-from atmc.chain import load_recipe, run
-from atmc.chain.examples import load_data
-from atmc.chain.manifest import versions
-from atmc.chain.rundir import RunDir
-from atmc.chain.settings import Recipe
+from atmc.engine import run
+from atmc.engine.run_data import load_data
 from atmc.nn import convert
 from atmc.posterior import Posterior, metrics
 from atmc.posterior.calibration import apply_temperature, log_probs, temperature_scale
 from atmc.posterior.inputs import Pixels
+from atmc.recipe import load_recipe
+from atmc.recipe.settings import Recipe
+from atmc.storage.manifest import versions
+from atmc.storage.run_directory import RunDir
 from cifar10_rows import Array, save_json
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pretrained"

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atmc.nn import stage, transition
+from atmc.nn.kernels import stage, transition
 
 BLOCKS = {32: 9, 64: 8, 128: 8}  # identity blocks; stages 2 and 3 are entered in the middle of one more
 Work = Callable[[], Any]

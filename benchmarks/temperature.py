@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from atmc.chain import load_recipe, run
-from atmc.chain.manifest import versions
-from atmc.chain.recipe_rules import check_recipe
-from atmc.chain.rundir import RunDir
-from atmc.chain.settings import Recipe, SamplerSection, ScheduleSection, TargetSection
-from atmc.report.files import write
-from atmc.report.ink import WIDE, Ink, sheet, svg
+from atmc.engine import run
+from atmc.recipe import load_recipe
+from atmc.recipe.settings import Recipe, SamplerSection, ScheduleSection, TargetSection
+from atmc.recipe.validation import check_recipe
+from atmc.report.output_files import write
+from atmc.report.plot_style import WIDE, Ink, sheet, svg
+from atmc.storage.manifest import versions
+from atmc.storage.run_directory import RunDir
 from cifar10_rows import save_json
 from explore import read
 

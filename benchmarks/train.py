@@ -3,11 +3,11 @@
     python benchmarks/train.py                                  # ResNet++-56x32, batch 128, on the GPU
     python benchmarks/train.py --device cpu --depth 8 --width 8 --size 8 --channels 1 --train 1280 --epochs 20
 
-Everything runs through the engine (`atmc.chain`): data on the device, crops and flips, forward, backward, prior,
+Everything runs through the engine (`atmc.engine`): data on the device, crops and flips, forward, backward, prior,
 sampler, the loss written down; on CUDA as one graph per chain. Contestants take turns within one run, so that ratios do
 not depend on the weather; figures are medians over rounds. Start-up is measured in processes of their own, from the
 start of Python to the first step done, with an empty compile cache and with the one that this left behind. Memory is
-that of a whole run (`atmc.chain.run`) of many short epochs, with samples, evaluations and checkpoints, read after each
+that of a whole run (`atmc.engine.run`) of many short epochs, with samples, evaluations and checkpoints, read after each
 sample; its growth is from the first fifth of the epochs to the end. How long 1,000 epochs would take is extrapolated,
 from the speed and from a run of four epochs, and called so. A short table comes last; JSON goes to `results/train/`.
 """
@@ -62,7 +62,7 @@ def recipe(
     **run: Any,
 ) -> Any:
     """The network under `sampler`, on made-up images of CIFAR-10's shape."""
-    from atmc.chain.settings import (
+    from atmc.recipe.settings import (
         DataSection,
         ModelSection,
         Recipe,
@@ -104,12 +104,12 @@ class Contestant:
     def __init__(self, settings: Any, chains: int, shared: Any = None) -> None:
         import torch
 
-        from atmc.chain.build import build_model
-        from atmc.chain.chain import Chain
-        from atmc.chain.examples import RunData, load_data
-        from atmc.chain.feed import make_feed
-        from atmc.chain.parallel import World, pick_device
-        from atmc.chain.schedule import make_schedule
+        from atmc.engine.batches import make_feed
+        from atmc.engine.build import build_model
+        from atmc.engine.chain import Chain
+        from atmc.engine.processes import World, pick_device
+        from atmc.engine.run_data import RunData, load_data
+        from atmc.engine.schedule import make_schedule
 
         self.device = pick_device(settings.run.device)
         examples = shared.examples if shared is not None else RunData(load_data(settings).train, {})
@@ -230,8 +230,8 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
     """
     import torch
 
-    from atmc.chain import run
-    from atmc.chain.progress import Progress
+    from atmc.engine import run
+    from atmc.engine.progress import Progress
 
     class Watch(Progress):
         """Reads after each sample: at like moments, so that readings can be compared."""
@@ -271,8 +271,8 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
 
 def whole_run(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of a sample with its evaluation and checkpoint, from a real run that takes four of them."""
-    from atmc.chain import run
-    from atmc.chain.progress import Progress
+    from atmc.engine import run
+    from atmc.engine.progress import Progress
 
     class Clock(Progress):
         first = 0.0

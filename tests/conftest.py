@@ -1,5 +1,6 @@
-"""One thread for all tests, and a terminal of eighty columns for those that look at one."""
+"""Shared by all tests: one thread, a terminal of eighty columns, and small runs of a fraction of a second."""
 
+import dataclasses
 import fcntl
 import os
 import pty
@@ -8,10 +9,22 @@ import struct
 import subprocess
 import termios
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from atmc.recipe.settings import (
+    DataSection,
+    ModelSection,
+    Recipe,
+    RunSection,
+    SamplerSection,
+    ScheduleSection,
+    TargetSection,
+)
+from atmc.storage.run_directory import RunDir
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -49,3 +62,72 @@ def in_a_terminal() -> Callable[..., str]:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
 
     return shown
+
+
+TINY = Recipe(
+    name="tiny",
+    seed=3,
+    data=DataSection(name="synthetic:1x6x6?classes=3&train=90&test=30", batch_size=16),
+    model=ModelSection(name="mlp", depth=2, width=8),
+    target=TargetSection(prior="gaussian"),
+    sampler=SamplerSection(name="atmc", lr=1e-2, mass=1.0, noise=10.0, inertia=0.1),
+    schedule=ScheduleSection(epochs=10, cycle_epochs=2),
+    run=RunSection(device="cpu"),
+)
+
+
+def change(recipe: Recipe, **sections: dict[str, Any] | Any) -> Recipe:
+    """`recipe` with some keys of some sections replaced."""
+    parts = {
+        name: dataclasses.replace(getattr(recipe, name), **value) if isinstance(value, dict) else value
+        for name, value in sections.items()
+    }
+    return dataclasses.replace(recipe, **parts)
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """All that must be equal for two runs to be the same: samples, predictions, losses, when what happened."""
+    run = RunDir.open(path)
+    rows = [
+        {key: value for key, value in row.items() if key not in ("seconds", "images_per_second")}
+        for row in run.metrics()
+        if row["event"] != "damage"
+    ]
+    files = {
+        k: v["sha256"] for part in run.parts for k, v in part.values["files"].items() if k.startswith("predictions")
+    }
+    return {"samples": run.bank.hashes(), "predictions": files, "rows": rows}
+
+
+# What of TINY's sampler has no meaning for SGD and SGLD.
+WITHOUT_SPEED: dict[str, Any] = {"mass": None, "noise": None, "inertia": 1.0}
+
+# Runs that several processes share (worker.py); 57 steps each.
+RECIPES = {
+    "data": change(TINY, run={"parallel": "data"}, schedule={"sample_every_steps": 5}),
+    "batchnorm": change(
+        TINY,
+        model={"name": "resnet", "depth": 8, "width": 4, "norm": "bn"},
+        target={"prior": "none"},
+        sampler={"name": "sgd", "lr": 0.02, "momentum": 0.9, **WITHOUT_SPEED},
+        schedule={"kind": "cosine", "cycle_epochs": None, "epochs": 3, "sample_every_steps": 1},
+    ),
+    "long": change(TINY, run={"parallel": "data"}, schedule={"epochs": 60, "cycle_epochs": 20}),
+    "chains": change(TINY, chains=3),
+    "broken": change(TINY, chains=3, run={"max_rollbacks": 1}),
+}
+
+
+@pytest.fixture
+def tiny() -> Recipe:
+    return TINY
+
+
+@pytest.fixture(name="change")
+def change_fixture() -> Callable[..., Recipe]:
+    return change
+
+
+@pytest.fixture(name="fingerprint")
+def fingerprint_fixture() -> Callable[[Path], dict[str, Any]]:
+    return fingerprint

@@ -10,10 +10,10 @@ from torch import nn
 
 from atmc import likelihoods, priors
 from atmc.api import default_recipe, sample
-from atmc.chain.rundir import RunDir
+from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
-from atmc.errors import InputError, RunError
 from atmc.nn import mlp
+from atmc.storage.run_directory import RunDir
 
 
 def moons(n: int = 200, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

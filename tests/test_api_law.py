@@ -11,11 +11,11 @@ from torch import nn
 
 from atmc import likelihoods, priors
 from atmc.api import RATE, default_recipe, sample
-from atmc.chain.pace import find_pace
-from atmc.chain.rundir import RunDir
+from atmc.common.errors import InputError
 from atmc.data import ImageData
-from atmc.errors import InputError
+from atmc.engine.step_size_search import find_pace
 from atmc.posterior import Posterior
+from atmc.storage.run_directory import RunDir
 from atmc.target import Potential
 
 SCALE = 0.5

@@ -17,11 +17,11 @@ from torch import nn
 
 from atmc import api, likelihoods
 from atmc.api import SAMPLERS, default_recipe, sample
-from atmc.arguments import work
-from atmc.chain.progress import Progress
-from atmc.chain.rundir import RunDir
+from atmc.api_arguments import work
+from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
-from atmc.errors import InputError, RunError
+from atmc.engine.progress import Progress
+from atmc.storage.run_directory import RunDir
 
 X = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(200) % 3

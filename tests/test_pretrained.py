@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atmc.chain import load_recipe
-from atmc.chain.examples import load_data
+from atmc.engine.run_data import load_data
 from atmc.posterior import Posterior, metrics
+from atmc.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names

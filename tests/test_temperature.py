@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from atmc.chain import load_recipe, run
-from atmc.chain.rundir import RunDir
-from atmc.chain.settings import of_older_run, recipe_from_dict
+from atmc.engine import run
 from atmc.posterior import metrics
+from atmc.recipe import load_recipe
+from atmc.recipe.settings import of_older_run, recipe_from_dict
+from atmc.storage.run_directory import RunDir
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names

@@ -11,10 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import sample
-    from .posterior import Posterior, Prediction
-    from .samplers import ATMC, SGHMC, SGLD, SGNHT, CyclicCosine
-    from .target import Potential, likelihoods, priors
+    from atmc.api import sample
+    from atmc.posterior import Posterior, Prediction
+    from atmc.samplers import ATMC, SGHMC, SGLD, SGNHT, CyclicCosine
+    from atmc.target import Potential, likelihoods, priors
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _HOMES = {
     **dict.fromkeys(("Posterior", "Prediction"), "posterior"),
     "sample": "api",
 }
-_FOLDERS = ("chain", "data", "nn", "posterior", "report", "samplers", "target")
+_FOLDERS = ("data", "diagnose", "engine", "nn", "posterior", "recipe", "report", "samplers", "storage", "target")
 
 
 def __getattr__(name: str) -> Any:

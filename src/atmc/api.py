@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from atmc.arguments import (
+from atmc.api_arguments import (
     Pair,
     check_batch,
     check_call,
@@ -26,18 +26,17 @@ from atmc.arguments import (
     examples,
     work,
 )
-from atmc.chain.build import build_likelihood, build_prior
-from atmc.chain.examples import RunData
-from atmc.chain.manifest import Manifest
-from atmc.chain.numerics import numerics
-from atmc.chain.pace import Pace, find_pace
-from atmc.chain.parallel import pick_device
-from atmc.chain.progress import Progress, choose_progress
-from atmc.chain.recipe_rules import check_recipe
-from atmc.chain.rundir import RunDir, labels_file
-from atmc.chain.runner import RunResult, run
-from atmc.chain.schedule import make_schedule
-from atmc.chain.settings import (
+from atmc.common.errors import InputError, RunError
+from atmc.data import ImageData
+from atmc.engine.build import build_likelihood, build_prior
+from atmc.engine.processes import pick_device
+from atmc.engine.progress import Progress, choose_progress
+from atmc.engine.run_data import RunData
+from atmc.engine.runner import RunResult, run
+from atmc.engine.schedule import make_schedule
+from atmc.engine.step_size_search import Pace, find_pace
+from atmc.engine.torch_settings import numerics
+from atmc.recipe.settings import (
     DataSection,
     ModelSection,
     Recipe,
@@ -46,8 +45,9 @@ from atmc.chain.settings import (
     ScheduleSection,
     TargetSection,
 )
-from atmc.data import ImageData
-from atmc.errors import InputError, RunError
+from atmc.recipe.validation import check_recipe
+from atmc.storage.manifest import Manifest
+from atmc.storage.run_directory import RunDir, labels_file
 
 if TYPE_CHECKING:
     from atmc.posterior import Posterior
@@ -103,7 +103,7 @@ def sample(
         time_budget: seconds after which to stop, with the samples there are then.
 
     With a sampler's name as recipe the speed is found by a short walk of SGD on a copy of the network, from curvature
-    and gradient noise (`atmc.chain.pace`). A chain that was not at its temperature in spite of it gives a warning.
+    and gradient noise (`atmc.engine.step_size_search`). A chain far from its temperature gives a warning.
     On a CPU small networks are sampled with one thread, which is faster there; `overrides=["run.threads=4"]` sets it.
     """
     check_call(model, epochs, out)
@@ -197,14 +197,14 @@ def _settings(
     elif str(recipe) in SAMPLERS:
         base = default_recipe(str(recipe), len(train), epochs if epochs is not None else 100, pace)
     else:
-        from atmc.chain.recipe import find_recipe, load_recipe
+        from atmc.recipe.toml_files import find_recipe, load_recipe
 
         base = load_recipe(find_recipe(recipe, SAMPLERS), overrides)
         overrides = ()
     if epochs is not None and base.schedule.epochs != epochs:
         base = dataclasses.replace(base, schedule=dataclasses.replace(base.schedule, epochs=epochs))
     if overrides:
-        from atmc.chain.recipe import recipe_from_values, without_unset
+        from atmc.recipe.toml_files import recipe_from_values, without_unset
 
         base = recipe_from_values(without_unset(base.to_dict()), overrides)
     return base
@@ -311,7 +311,7 @@ def _target(
 
 def _say_if_off(folder: Path, kept: bool) -> None:
     """Warn of a chain that was far from the temperature it was asked for, by the number that the doctor reads."""
-    from atmc.posterior import traces
+    from atmc.diagnose import traces
 
     found = RunDir.open(folder)
     rows = traces.settled(found.metrics(), found.recipe.schedule.settled_epochs)
@@ -350,7 +350,7 @@ def _say_if_unscored(folder: Path, before: set[Any]) -> None:
 
 def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
     """How far a run came that did not end by itself, and why it ended."""
-    from atmc.posterior.advice import plural
+    from atmc.diagnose.finding import plural
 
     schedule = make_schedule(settings, examples)
     there, whole = schedule.epoch(ended.steps) / settings.chains, schedule.epoch(schedule.steps)
@@ -360,8 +360,8 @@ def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
 
 def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, reached: str) -> "Posterior":
     """The samples of a run, with a word where it was stopped or they are too few; `RunError` where there are none."""
+    from atmc.diagnose.finding import plural
     from atmc.posterior import Posterior
-    from atmc.posterior.advice import plural
 
     found = RunDir.open(folder)
     go_on = "the same call goes on where it stopped" if kept else "with out= the same call could go on where it stopped"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atmc.chain.recipe import load_recipe
-from atmc.chain.runner import run
+from atmc.engine.runner import run
+from atmc.recipe.toml_files import load_recipe
 
 from .rescored import RESULTS, collecting, tabling
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atmc.chain.recipe import load_recipe, recipe_to_toml
+from atmc.recipe.toml_files import load_recipe, recipe_to_toml
 
 from .rescored import collecting, storing, tabling, tool
 

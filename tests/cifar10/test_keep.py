@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from atmc.chain.recipe import load_recipe
-from atmc.chain.rundir import RunDir
-from atmc.chain.runner import run
-from atmc.errors import InputError
+from atmc.common.errors import InputError
+from atmc.engine.runner import run
+from atmc.recipe.toml_files import load_recipe
+from atmc.storage.run_directory import RunDir
 
 from .conftest import TINY
 from .rescored import RESULTS, keeping, tool

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from atmc.posterior.diagnostics import gain_of_pairs
+from atmc.diagnose.convergence import gain_of_pairs
 
 from .rescored import RESULTS, ahead, calibration_error, costs, differ, exploring, limit, probabilities
 from .told import TEXT, agree, bare, scored, table_after

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atmc.posterior.diagnostics import gain_of_pairs
+from atmc.diagnose.convergence import gain_of_pairs
 from atmc.target.likelihoods import NoisyDirichlet
 
 from .rescored import RESULTS, exploring

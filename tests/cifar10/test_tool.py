@@ -19,11 +19,11 @@ import pytest
 import torch
 
 from atmc import data
-from atmc.chain.recipe import load_recipe
-from atmc.chain.rundir import RunDir
-from atmc.chain.runner import run
-from atmc.errors import InputError
+from atmc.common.errors import InputError
+from atmc.engine.runner import run
 from atmc.posterior import Posterior, metrics
+from atmc.recipe.toml_files import load_recipe
+from atmc.storage.run_directory import RunDir
 
 from .conftest import TINY
 from .rescored import ROOT, collecting, drawing, recompute, storing, tabling, tool
@@ -140,10 +140,10 @@ def test_curve_ends_at_the_predictive(stored):
 def test_auroc_is_that_of_fresh_predictions(stored, runs):
     from sklearn.metrics import roc_auc_score
 
-    from atmc.report import strangers
+    from atmc.report import ood_inputs
 
     home = data.load("digits", "test").images
-    noise = strangers.make("noise", home, collecting.SHOWN).images
+    noise = ood_inputs.make("noise", home, collecting.SHOWN).images
     values = []
     for path in (runs.one, runs.two):
         posterior = Posterior.from_run(path)

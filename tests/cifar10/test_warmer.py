@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atmc.posterior.diagnostics import gain_of_pairs
+from atmc.diagnose.convergence import gain_of_pairs
 
 from .rescored import RESULTS, ROOT, ahead, costs, limit
 from .test_controls import CHAINS, by_chain, of_places, scores_of_chains, with_error

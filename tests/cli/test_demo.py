@@ -58,8 +58,8 @@ def test_a_file_in_the_way_is_named(short):
 
 def test_the_recipes_of_the_demo_are_there():
     """Without a folder of one's own, those that ship are found and are what the demo says they are."""
-    from atmc.chain.recipe import load_recipe
     from atmc.cli.demo import RECIPES
+    from atmc.recipe.toml_files import load_recipe
 
     loaded = {name: load_recipe(source) for name, source in RECIPES}
     assert loaded["atmc"].sampler.name == "atmc"
@@ -69,11 +69,11 @@ def test_the_recipes_of_the_demo_are_there():
 
 
 def test_an_interrupted_demo_names_the_seed_that_goes_on(monkeypatch):
-    from atmc.chain.runner import RunResult
+    from atmc.engine.runner import RunResult
 
     stopped = RunResult.__new__(RunResult)
     object.__setattr__(stopped, "status", "interrupted")
-    monkeypatch.setattr("atmc.chain.runner.run", lambda *a, **k: stopped)
+    monkeypatch.setattr("atmc.engine.runner.run", lambda *a, **k: stopped)
     result = atmc("demo", "--seed", "5")
     assert result.code == 130
     assert "Next: atmc demo --out atmc-demo --seed 5" in result.out

@@ -199,7 +199,7 @@ def test_damage_to_a_sample_is_noticed_and_named(victim, tmp_path, kind):
 )
 def test_manifests_that_are_whole_but_wrong(victim, values, key, verb):
     """A manifest with a right checksum and wrong values: somebody's own tool, or somebody's malice."""
-    from atmc.chain.manifest import _checksum
+    from atmc.storage.manifest import _checksum
 
     folder, whole = victim
     listed = json.loads((whole / "manifest.json").read_text())

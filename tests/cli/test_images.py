@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from atmc.cli.images import read_picture
-from atmc.errors import InputError
+from atmc.cli.image_files import read_picture
+from atmc.common.errors import InputError
 
 GOOD, BAD = pictures.good(), pictures.bad()
 

@@ -11,8 +11,8 @@ from PIL import Image
 from shell import atmc, fails
 from tiny_recipes import RECIPE
 
-from atmc.chain.schedule import make_schedule
 from atmc.data import load
+from atmc.engine.schedule import make_schedule
 
 
 def pictures_of(folder, count=40):
@@ -62,7 +62,7 @@ def test_from_a_folder_of_images_to_a_prediction(tmp_path):
 
 
 def test_settings_for_pictures_follow_their_number(tmp_path):
-    from atmc.cli.own_images import recipe_for
+    from atmc.cli.folder_recipe import recipe_for
 
     pictures_of(Path('few "quoted"'), 20)
     pictures_of(Path("many"), 200)
@@ -86,7 +86,7 @@ def test_settings_for_pictures_follow_their_number(tmp_path):
 
 def test_mistakes_in_settings_are_said_of_what_was_typed(tmp_path):
     """Nobody who names a folder has heard of the recipe behind it, or of the lengths that were chosen for them."""
-    from atmc.cli.own_images import recipe_for
+    from atmc.cli.folder_recipe import recipe_for
 
     pictures_of(Path("pics"))
 
@@ -117,7 +117,7 @@ def test_mistakes_in_settings_are_said_of_what_was_typed(tmp_path):
 
 def test_the_guide_says_what_is_done_with_a_folder_of_pictures(tmp_path):
     """Its four commands, the first of them shortened, and what it says of the settings."""
-    from atmc.cli.own_images import CYCLES, SIDE, recipe_for
+    from atmc.cli.folder_recipe import CYCLES, SIDE, recipe_for
 
     guide = (Path(__file__).parents[2] / "docs/guide.md").read_text(encoding="utf-8")
     section = guide.partition("## Your own pictures\n")[2].partition("\n## ")[0]

@@ -15,8 +15,8 @@ from torch import nn
 import atmc as package
 from atmc import Posterior
 from atmc.api import sample
-from atmc.chain.rundir import RunDir
-from atmc.errors import InputError
+from atmc.common.errors import InputError
+from atmc.storage.run_directory import RunDir
 
 
 def points(n, seed=0):
@@ -156,7 +156,7 @@ def test_labels_need_no_data_set_where_there_was_one(tiny, monkeypatch):
     def gone(*arguments):
         raise InputError("digits: not here")
 
-    monkeypatch.setattr("atmc.chain.examples._get", gone)
+    monkeypatch.setattr("atmc.engine.run_data._get", gone)
     assert json.loads(atmc("evaluate", tiny, "--json").out) == whole
     assert atmc("report", tiny, "--out", "r.html").code == 0
     assert "No images are shown: digits: not here" in Path("r.html").read_text()
@@ -164,7 +164,7 @@ def test_labels_need_no_data_set_where_there_was_one(tiny, monkeypatch):
 
 
 def test_a_run_from_before_labels_were_kept_reads_the_data_set(tiny, tmp_path):
-    from atmc.chain.manifest import Manifest
+    from atmc.storage.manifest import Manifest
 
     shutil.copytree(tiny, "old")
     manifest = Manifest.load(Path("old"))

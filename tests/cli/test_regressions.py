@@ -13,7 +13,7 @@ from torch import nn
 
 from atmc import Posterior, likelihoods
 from atmc.api import sample
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 
 
 def numbers(n, seed=0):

@@ -109,7 +109,7 @@ def test_a_second_ctrl_c_says_how_to_go_on(recipe, monkeypatch):
     def impatient(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("atmc.chain.runner.run", impatient)
+    monkeypatch.setattr("atmc.engine.runner.run", impatient)
     fails("sample", recipe, "--out", "r", code=130, match="stopped before r became a run: the same command begins it")
     Path("r").mkdir()
     Path("r/manifest.json").write_text("{}")

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 from atmc.data import ImageData
-from atmc.data.cifar10 import OFFICIAL, RECORD, Release
-from atmc.data.files import Expected
+from atmc.data.checked_files import Expected
+from atmc.data.fetch.cifar10 import OFFICIAL, RECORD, Release
 
 ROWS = 20
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from atmc.common.errors import InputError, RunError
 from atmc.data import (
     ArraySource,
     DeviceBatches,
@@ -13,7 +14,6 @@ from atmc.data import (
     ImageData,
     StreamBatches,
     available,
-    cifar10,
     default_root,
     eval_batches,
     fetch,
@@ -22,7 +22,7 @@ from atmc.data import (
     open_source,
     train_batches,
 )
-from atmc.errors import InputError, RunError
+from atmc.data.fetch import cifar10
 
 
 def test_digits() -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from atmc.data import cifar10, default_root
-from atmc.data.base import channel_statistics
-from atmc.errors import InputError, RunError
+from atmc.common.errors import InputError, RunError
+from atmc.data import default_root
+from atmc.data.dataset import channel_statistics
+from atmc.data.fetch import cifar10
 
 
 def stored(root: Path) -> dict[str, bytes]:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
+from atmc.common.errors import InputError
 from atmc.data import hold_out, is_streaming, load, open_source, read_image
 from atmc.data.folder import _is_test
-from atmc.errors import InputError
 
 
 def test_a_folder_without_splits(pictures: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_folder_may_be_streamed(pictures: Path) -> None:
 
 def test_training_pictures_are_read_as_predicted_ones_are(tmp_path):
     """Turned as EXIF says, transparency on white, 16 bits at full scale: as `atmc predict` does with the same file."""
-    from atmc.cli.images import read_picture
+    from atmc.cli.image_files import read_picture
 
     rng = np.random.default_rng(3)
     colours = rng.integers(0, 256, (8, 6, 3), dtype=np.uint8)

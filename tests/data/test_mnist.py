@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from atmc.data import default_root, idx, mnist
-from atmc.data.files import Expected
-from atmc.errors import InputError, RunError
+from atmc.common.errors import InputError, RunError
+from atmc.data import default_root
+from atmc.data.checked_files import Expected
+from atmc.data.fetch import idx, mnist
 
 NAMES = (mnist.TRAIN_IMAGES, mnist.TRAIN_LABELS, mnist.TEST_IMAGES, mnist.TEST_LABELS)
 

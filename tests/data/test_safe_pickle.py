@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atmc.data.safe_pickle import read_batch
-from atmc.errors import InputError
+from atmc.common.errors import InputError
+from atmc.data.fetch.safe_pickle import read_batch
 
 
 class Attack:

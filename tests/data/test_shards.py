@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
+from atmc.common.errors import InputError
 from atmc.data import StreamBatches, hold_out, is_streaming, load, open_source
 from atmc.data.shards import expand
-from atmc.errors import InputError
 
 
 def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:

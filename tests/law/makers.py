@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from atmc.samplers import ATMC, SGHMC, SGLD, SGNHT, Sampler, bodies
+from atmc.samplers import ATMC, SGHMC, SGLD, SGNHT, Sampler, backends
 
 from .harness import Chain, Settings
 from .reference import Flaw, Reference, ReferenceSGLD
@@ -155,13 +155,13 @@ class Mutant(Real):
         before = self.thermostat.clone() if self.flaw is Flaw.ASSIGN_THERMOSTAT else None
         if self.flaw is Flaw.ASSIGN_PARAMS:
             self.param.data.zero_()
-        with mock.patch.multiple(bodies, **patches):
+        with mock.patch.multiple(backends, **patches):
             super().step(gradient)
         if before is not None:
             self.thermostat.sub_(before)
 
 
-_momentum_step, _drift_step = bodies.momentum_step, bodies.drift_step
+_momentum_step, _drift_step = backends.momentum_step, backends.drift_step
 
 
 def _mutant(

@@ -10,7 +10,7 @@ import mpmath
 import pytest
 import torch
 
-from atmc.samplers import SGNHT, bodies
+from atmc.samplers import SGNHT, backends
 from atmc.samplers.integrator import momentum_step
 
 from .makers import broken_momentum_step
@@ -129,7 +129,7 @@ def test_every_body_takes_this_step(body: str, dtype: torch.dtype, rel: float) -
 
 
 def test_an_error_is_caught_through_a_body() -> None:
-    with mock.patch.object(bodies, "momentum_step", partial(broken_momentum_step, Flaw.NO_MASS)):
+    with mock.patch.object(backends, "momentum_step", partial(broken_momentum_step, Flaw.NO_MASS)):
         assert off_by("single", torch.float32)[0] > 0.1
 
 

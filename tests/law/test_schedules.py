@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from atmc.samplers import kinetic_sampler
-from atmc.samplers.kinetic import thermostat_weight
+from atmc.samplers.kinetic_energy import thermostat_weight
 
 from . import schedules
 from .harness import Settings

@@ -9,7 +9,7 @@ from scipy import stats
 
 from atmc.samplers import ATMC, SGHMC, SGNHT
 from atmc.samplers.integrator import synchronised_virial
-from atmc.samplers.kinetic import inverse_momentum_scale
+from atmc.samplers.kinetic_energy import inverse_momentum_scale
 
 from .harness import ALARM, SEED, Estimate, Settings, combine, judge
 from .laws import atmc_harmonic, draw_momentum, kinetic, momentum_grid, sghmc_harmonic, synchronised

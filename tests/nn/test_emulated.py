@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from atmc.nn import stage, transition
+from atmc.nn.kernels import stage, transition
 
 SOURCE = Path(stage.__file__).parent
 HERE = Path(__file__).parent

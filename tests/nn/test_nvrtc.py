@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from atmc.nn import nvrtc
+from atmc.nn.kernels import nvrtc
 
 CODE = b"\x7fELF" + bytes(range(256)) * 40
 

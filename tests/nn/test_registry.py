@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.nn import MLP, ResNet, ResNetPP, build, convert, mlp, top_eigenvalue
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from atmc.nn import build, stage
+from atmc.nn import build
+from atmc.nn.kernels import stage
 
 gpu = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from atmc.nn import build, stage, transition
+from atmc.nn import build
+from atmc.nn.kernels import stage, transition
 from atmc.nn.resnetpp_block import BlockKind
 
 gpu = pytest.mark.skipif(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
 from atmc import likelihoods
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.posterior import Posterior
 from atmc.posterior.distill import distill, divergence
 

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from atmc import likelihoods
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.nn.resnetpp import resnetpp
 from atmc.posterior import Posterior
 from atmc.posterior import export as exporting

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from atmc.common.errors import InputError
 from atmc.data import ArraySource, EvalBatches, ImageData
-from atmc.errors import InputError
 from atmc.posterior import Posterior
 from atmc.posterior.inputs import OnDisk, as_batches, pick_device
 from atmc.target.likelihoods import Gaussian

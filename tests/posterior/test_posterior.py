@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from atmc.posterior import Posterior
-from atmc.posterior.forward import STRATEGIES, choose
+from atmc.posterior.batched_forward import STRATEGIES, choose
 from atmc.posterior.uncertainty import from_probs
 from atmc.target.likelihoods import Gaussian
 
@@ -56,8 +56,8 @@ def test_every_way_gives_the_average_of_probabilities(strategy: str, at_once: in
 def test_all_sums_are_those_of_single_samples_also_in_parts(
     strategy: str, at_once: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("atmc.posterior.forward.TOGETHER_LIMIT", 20)
-    monkeypatch.setattr("atmc.posterior.forward.TOGETHER_NUMBERS", 100)
+    monkeypatch.setattr("atmc.posterior.batched_forward.TOGETHER_LIMIT", 20)
+    monkeypatch.setattr("atmc.posterior.batched_forward.TOGETHER_NUMBERS", 100)
     posterior = Posterior(bank(5), network()).weighted([1, 2, 3, 4, 5])
     found = posterior.predict(inputs(), batch_size=10, strategy=strategy, samples_at_once=at_once, device="cpu")
     expected = from_probs(posterior.sample_probs(inputs(), device="cpu"), posterior.weights)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.posterior import Posterior
 from atmc.posterior.regression import summary
 from atmc.target.likelihoods import Gaussian

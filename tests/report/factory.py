@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from atmc.report.facts import (
+from atmc.report.report_data import (
     Bins,
     Finding,
     Growth,

@@ -4,8 +4,8 @@ import pytest
 from browser import BINARY, Browser
 from factory import report, run
 
-from atmc.report.facts import Finding
 from atmc.report.page import render
+from atmc.report.report_data import Finding
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium here (Debian: apt-get install chromium)")
 

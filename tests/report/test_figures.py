@@ -8,9 +8,9 @@ import pytest
 from factory import report
 from PIL import Image
 
-from atmc.errors import InputError, RunError
+from atmc.common.errors import InputError, RunError
 from atmc.report.figures import save_figures
-from atmc.report.files import refuse_foreign, write
+from atmc.report.output_files import refuse_foreign, write
 from atmc.report.page import GENERATOR
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from factory import report, run
 
-from atmc.chain.settings import Recipe, TargetSection
-from atmc.report.facts import Finding
-from atmc.report.gather import _details
-from atmc.report.ink import Ink, page_svg
+from atmc.recipe.settings import Recipe, TargetSection
+from atmc.report.collect import _details
 from atmc.report.page import GENERATOR, render
+from atmc.report.plot_style import Ink, page_svg
 from atmc.report.plots import plots
+from atmc.report.report_data import Finding
 
 BARE = {"surest": (), "least_sure": (), "strangers": ()}  # without what takes long to draw and is not asked about
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}{% raw %}</style></svg>$x_1$"

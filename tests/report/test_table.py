@@ -6,7 +6,7 @@ from dataclasses import replace
 from factory import report, run
 
 from atmc.report import table
-from atmc.report.facts import Scores
+from atmc.report.report_data import Scores
 
 
 def some_rows():

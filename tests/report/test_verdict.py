@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from factory import bins, report, run
 
-from atmc.report.facts import Finding, called
+from atmc.report.report_data import Finding, called
 from atmc.report.verdict import verdict
 
 

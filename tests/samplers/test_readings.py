@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 
 import atmc
-from atmc.samplers.kinetic import degrees_per_element, sample_momentum
+from atmc.samplers.kinetic_energy import degrees_per_element, sample_momentum
 from atmc.samplers.readings import chi_square_quantile
 
 

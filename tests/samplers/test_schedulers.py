@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import atmc
-from atmc.samplers.kinetic import thermostat_weight
+from atmc.samplers.kinetic_energy import thermostat_weight
 
 SCHEDULERS = {
     "step": lambda s: lr_scheduler.StepLR(s, 2, 0.5),

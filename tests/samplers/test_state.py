@@ -11,7 +11,7 @@ import torch
 
 import atmc
 from atmc.samplers.fused_native import fill_normal, library
-from atmc.samplers.noise import BLOCK, QUARTER, normals, philox, stream_key
+from atmc.samplers.random_stream import BLOCK, QUARTER, normals, philox, stream_key
 
 
 def same(a, b):

@@ -7,7 +7,7 @@ import torch
 from scipy import integrate
 from torch.nn import functional
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.target import likelihoods
 
 

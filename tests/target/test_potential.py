@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.nn import WNConv2d, WNLinear
 from atmc.target import Potential, likelihoods, priors
 

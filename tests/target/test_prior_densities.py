@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.target import priors
-from atmc.target.priors import radial
+from atmc.target.priors import radial_law
 
 ELEMENTWISE = [
     priors.Normal(0.7),
@@ -100,7 +100,7 @@ def test_direction_normaliser_equals_the_parabolic_cylinder_form(d):
     """Z = π^(d/2)/Γ(d/2) · ∫ s^(d/2−1) e^(−(d/2)(s−1)²) ds; the integral is d^(−d/4) Γ(d/2) e^(−d/4) D_(−d/2)(−√d)."""
     value, _ = special.pbdv(-d / 2, -math.sqrt(d))
     log_z = 0.5 * d * math.log(math.pi) - 0.25 * d * math.log(d) - 0.25 * d + math.log(value)
-    assert radial.log_normaliser(d) == pytest.approx(log_z, abs=1e-7)
+    assert radial_law.log_normaliser(d) == pytest.approx(log_z, abs=1e-7)
 
 
 @pytest.mark.parametrize("d", [1, 5, 288, 4_608, 50_000])
@@ -117,7 +117,7 @@ def test_direction_normaliser_at_high_precision(d):
         inner = mpmath.quad(lambda t: mpmath.exp(d * (f(t) - f(peak))), nodes)
         area = mpmath.log(2) + mpmath.mpf(d) / 2 * mpmath.log(mpmath.pi) - mpmath.loggamma(mpmath.mpf(d) / 2)
         exact = float(area + d * f(peak) + mpmath.log(inner))
-    assert radial.log_normaliser(d) == pytest.approx(exact, rel=1e-13, abs=1e-9)
+    assert radial_law.log_normaliser(d) == pytest.approx(exact, rel=1e-13, abs=1e-9)
 
 
 def test_log_prob_shapes_and_dtypes():

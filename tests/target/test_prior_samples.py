@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.target import priors
-from atmc.target.priors import radial
+from atmc.target.priors import radial_law
 
 DRAWS = 40_000
 LEVEL = 1e-4
@@ -88,10 +88,10 @@ def test_a_high_dimensional_direction_is_not_of_unit_length():
     """Its density peaks at 1, its draws lie at √((1+√3)/2), within 0.38/√d: what a chain will equilibrate to."""
     d = 4_608
     norms = priors.Direction().sample((400, d), generator()).norm(dim=1).double()
-    assert math.isclose(radial.TYPICAL_RADIUS, math.sqrt((1 + math.sqrt(3)) / 2))
+    assert math.isclose(radial_law.TYPICAL_RADIUS, math.sqrt((1 + math.sqrt(3)) / 2))
     deviation = 0.38 / math.sqrt(d)
     # Mean within 4 standard errors, and the correction to it is of order 1/d.
-    assert abs(float(norms.mean()) - radial.TYPICAL_RADIUS) < 4 * deviation / 20 + 2 / d
+    assert abs(float(norms.mean()) - radial_law.TYPICAL_RADIUS) < 4 * deviation / 20 + 2 / d
     assert float(norms.std()) == pytest.approx(deviation, rel=0.15)
 
 

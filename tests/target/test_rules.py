@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.nn import WNConv2d, WNLinear
 from atmc.target import priors
 

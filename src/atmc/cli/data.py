@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from atmc.cli.console import command, emit, next_step, printable, say, table, working
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 
 
 def data_list(*, as_json: bool) -> int:
@@ -70,7 +70,7 @@ def data_get(name: str, *, source: str | None, root: Path | None, as_json: bool)
 
 def _sample_it(name: str) -> str:
     """A command that samples with this data set: its own recipe where one ships, the demo's otherwise."""
-    from atmc.chain.recipe import find_recipe
+    from atmc.recipe.toml_files import find_recipe
 
     for recipe in (f"{name}-atmc", f"{name}/atmc-settled", f"{name}/atmc"):  # README's, where there are several
         try:

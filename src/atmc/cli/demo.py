@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from atmc.cli.console import command, emit, next_step, printable, say, working
 from atmc.cli.main import INTERRUPTED, Told
-from atmc.errors import InputError, OtherRunError
+from atmc.common.errors import InputError, OtherRunError
 
 if TYPE_CHECKING:
-    from atmc.report.facts import ReportData, RunFacts
+    from atmc.report.report_data import ReportData, RunFacts
 
 RECIPES = (("atmc", "digits-atmc"), ("sgd", "digits-sgd"))
 STRANGERS = ("letters", "scrambled", "noise")
@@ -19,8 +19,8 @@ STRANGERS = ("letters", "scrambled", "noise")
 
 def demo(out: Path, *, seed: int, as_json: bool) -> int:
     """The verb; returns the exit code."""
-    from atmc.chain.recipe import load_recipe
-    from atmc.cli.runs import run_recipe
+    from atmc.cli.open_runs import run_recipe
+    from atmc.recipe.toml_files import load_recipe
     from atmc.report import build
 
     if out.exists() and not out.is_dir():
@@ -62,7 +62,7 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
 
 
 def _tell(data: ReportData, run: Path, page: Path, spent: float) -> None:
-    from atmc.cli.results import print_table
+    from atmc.cli.score_tables import print_table
     from atmc.report.verdict import verdict
 
     say()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from atmc.cli.console import PATIENCE, command, emit, next_step, printable, remark, say, table
 from atmc.cli.export import new_folder
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 
 
 def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.runs import in_python, is_regression, need_network, threads_of
-    from atmc.report.reading import Reading, pixels
+    from atmc.cli.open_runs import in_python, is_regression, need_network, threads_of
+    from atmc.report.read_run import Reading, pixels
 
     reading = Reading(run)
     if is_regression(reading.run):

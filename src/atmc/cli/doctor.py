@@ -11,12 +11,12 @@ MARKS = {"ok": "✓", "note": "·", "warning": "!", "problem": "✗"}
 
 def doctor(run: Path, *, as_json: bool) -> int:
     """The verb; returns 0 however ill the chain is: the examination succeeded."""
-    from atmc.cli.runs import check_run, scores_next, tell_damage
+    from atmc.cli.open_runs import check_run, scores_next, tell_damage
 
     check_run(run)
     with working(f"examining {run}"):
-        from atmc.posterior.remedies import split_command  # torch alone takes seconds on a cold machine
-        from atmc.report.reading import Reading
+        from atmc.diagnose.suggested_commands import split_command
+        from atmc.report.read_run import Reading
 
         reading = Reading(run)
         findings = reading.findings()

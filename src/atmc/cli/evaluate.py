@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atmc.cli.console import command, emit, next_step, printable, say, working
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 
 if TYPE_CHECKING:
-    from atmc.report.reading import Answers, Reading
+    from atmc.report.read_run import Answers, Reading
 
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
     """The verb; returns the exit code."""
-    from atmc.cli.runs import check_device, check_run, is_regression, tell_damage, threads_of
+    from atmc.cli.open_runs import check_device, check_run, is_regression, tell_damage, threads_of
 
     check_run(run)
-    from atmc.chain.settings import temperature_before, temperature_said
-    from atmc.report.reading import Reading
+    from atmc.recipe.settings import temperature_before, temperature_said
+    from atmc.report.read_run import Reading
 
     place = check_device(device)
     with working(f"evaluating {run}"), threads_of(run):
@@ -48,7 +48,7 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     if "auroc" in result:
         _print_strangers(result)
     else:
-        from atmc.cli.results import print_scores
+        from atmc.cli.score_tables import print_scores
 
         print_scores(result)
     next_step(command("atmc", "doctor" if numbers else "report", run))
@@ -86,7 +86,7 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     from atmc import data
     from atmc.posterior import metrics
     from atmc.posterior.uncertainty import from_probs
-    from atmc.report.reading import Answers, pixels
+    from atmc.report.read_run import Answers, pixels
 
     known = reading.run.manifest["data"]
     found = data.load(_brought(name, known["shape"]), split, root=reading.recipe.data.root)
@@ -102,7 +102,7 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
                 f"shape{files}"
             )
         return seen, metrics.summary(reading.ask(pixels(found), device), seen.labels)
-    from atmc.report.strangers import elsewhere
+    from atmc.report.ood_inputs import elsewhere
 
     home = reading.examples("test")
     strange = elsewhere(name, pixels(home, [0]), len(found), reading.recipe.data.root)
@@ -115,7 +115,7 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
 def _brought(name: str, shape: Sequence[int]) -> str:
     """A folder of pictures by the size and channels of the run where it asks for none, as sampling and predicting do;
     any other name as it is."""
-    from atmc.data.names import Name
+    from atmc.data.dataset_names import Name
 
     parts = Name.parse(name)
     if parts is None or parts.family != "folder" or len(shape) != 3:

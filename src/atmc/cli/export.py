@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atmc.cli.console import command, emit, next_step, printable, say, working
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ _CLASSES = "only classifiers can be exported to ONNX"
 def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.runs import threads_of
+    from atmc.cli.open_runs import threads_of
 
     with working(f"exporting {run}"), threads_of(run):
         posterior, inputs = _open(run, folder, onnx)
@@ -43,7 +43,7 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
 
     What has none, or a network that no command can make, is refused with what to write in Python.
     """
-    from atmc.cli.runs import check_run, in_python, is_regression, is_saved, need_network, saved_in_python
+    from atmc.cli.open_runs import check_run, in_python, is_regression, is_saved, need_network, saved_in_python
 
     check_run(run)
     goal = str(folder)
@@ -60,7 +60,7 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
                 f"from, or add --no-onnx, or, in Python, use {saved_in_python(run, checked)}"
             )
         return posterior, None
-    from atmc.report.reading import Reading, pixels
+    from atmc.report.read_run import Reading, pixels
 
     reading = Reading(run)
     if onnx and is_regression(reading.run):

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from atmc.cli.console import complain
-from atmc.errors import InputError, RunError
+from atmc.common.errors import InputError, RunError
 
 DONE, FAILED, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 3, 130
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atmc.cli.console import command, complain, emit, next_step, printable, say, working
-from atmc.cli.images import Picture, read_picture
-from atmc.errors import InputError
+from atmc.cli.image_files import Picture, read_picture
+from atmc.common.errors import InputError
 
 if TYPE_CHECKING:
     from atmc.posterior import Posterior
@@ -32,7 +32,7 @@ def predict(
     as_json: bool,
 ) -> int:
     """The verb; returns the exit code."""
-    from atmc.cli.runs import check_device, open_posterior, threads_of
+    from atmc.cli.open_runs import check_device, open_posterior, threads_of
 
     place = check_device(device)
     with working(f"opening {run}"):

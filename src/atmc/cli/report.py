@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atmc.cli.console import command, emit, next_step, printable, say, working
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 
 
 def report(
     runs: Sequence[Path], *, out: Path | None, figures: Path | None, strangers: Sequence[str], as_json: bool
 ) -> int:
     """The verb; returns the exit code."""
-    from atmc.chain.manifest import Manifest
-    from atmc.chain.rundir import RunDir
-    from atmc.cli.runs import is_regression, scores_next, tell_damage
+    from atmc.cli.open_runs import is_regression, scores_next, tell_damage
     from atmc.report import build
     from atmc.report.table import as_json as table_json
     from atmc.report.table import rows
+    from atmc.storage.manifest import Manifest
+    from atmc.storage.run_directory import RunDir
 
     page = out if out is not None else runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     if not page.parent.is_dir():
@@ -50,7 +50,7 @@ def report(
             }
         )
         return 0
-    from atmc.cli.results import print_table
+    from atmc.cli.score_tables import print_table
     from atmc.report.verdict import verdict
 
     for sentence in verdict(data):

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atmc.cli.console import command, emit, next_step, printable, say, working
+from atmc.cli.folder_recipe import PREFIX, recipe_for
 from atmc.cli.main import DONE, INTERRUPTED, OUT_OF_TIME, Told
-from atmc.cli.own_images import PREFIX, recipe_for
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 
 if TYPE_CHECKING:
-    from atmc.chain.runner import RunResult
+    from atmc.engine.runner import RunResult
 
 
 def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budget: float | None, as_json: bool) -> int:
@@ -23,7 +23,7 @@ def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budge
         with working("looking at the pictures"):
             loaded = recipe_for(recipe, settings)
     else:
-        from atmc.chain.recipe import load_recipe
+        from atmc.recipe.toml_files import load_recipe
 
         source, out = _where(recipe, out)
         _check_name(source)
@@ -34,7 +34,7 @@ def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budge
             f"to go on, call atmc.sample in Python again, with the same network and data and out={str(out or recipe)!r}"
         )
     folder = out if out is not None else Path("runs") / _folder_name(loaded.name)
-    from atmc.cli.runs import run_recipe
+    from atmc.cli.open_runs import run_recipe
 
     result = run_recipe(loaded, folder, time_budget=time_budget, quiet=as_json)
     return finish(result, folder, as_json)
@@ -45,7 +45,7 @@ def _where(recipe: str, out: Path | None) -> tuple[str, Path | None]:
     folder = Path(recipe)
     if not folder.is_dir():
         return recipe, out
-    from atmc.chain.recipe import recipe_of_run
+    from atmc.recipe.toml_files import recipe_of_run
 
     own = recipe_of_run(folder)
     if own is None:
@@ -58,7 +58,7 @@ def _where(recipe: str, out: Path | None) -> tuple[str, Path | None]:
 
 def _check_name(recipe: str) -> None:
     """A name that is like no other gets all that there are."""
-    from atmc.chain.recipe import find_recipe, recipe_folders
+    from atmc.recipe.toml_files import find_recipe, recipe_folders
 
     try:
         find_recipe(recipe)

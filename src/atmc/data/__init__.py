@@ -7,18 +7,18 @@ for step in range(batches.steps_for(epochs=10)):
     x, y = batches.batch(step)                        # a position is the global step and nothing else
 """
 
-from atmc.data.base import DatasetInfo, ImageData, default_root
-from atmc.data.batches import Batches
 from atmc.data.catalogue import available, fetch, is_streaming, load, open_source
-from atmc.data.choose import eval_batches, train_batches
-from atmc.data.device import DeviceBatches
-from atmc.data.evaluation import EvalBatches
-from atmc.data.picture import read_image
-from atmc.data.planning import EpochPlan, plan
-from atmc.data.source import ArraySource, Source
-from atmc.data.split import hold_out
-from atmc.data.store import DeviceStore
-from atmc.data.stream import StreamBatches, StreamEvalBatches
+from atmc.data.choose_batches import eval_batches, train_batches
+from atmc.data.dataset import DatasetInfo, ImageData, default_root
+from atmc.data.device_batches import DeviceBatches
+from atmc.data.device_store import DeviceStore
+from atmc.data.epoch_order import EpochPlan, plan
+from atmc.data.evaluation_batches import EvalBatches
+from atmc.data.image_decoding import read_image
+from atmc.data.stream_batches import StreamBatches, StreamEvalBatches
+from atmc.data.streamed_source import ArraySource, Source
+from atmc.data.training_batches import Batches
+from atmc.data.validation_split import hold_out
 
 __all__ = [
     "ArraySource",

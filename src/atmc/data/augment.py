@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 
 Augment = Literal["none", "crop", "flip", "crop-flip"]
 AUGMENTS: Final = ("none", "crop", "flip", "crop-flip")

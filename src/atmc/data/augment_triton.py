@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from atmc.data.store import DeviceStore
+from atmc.data.device_store import DeviceStore
 
 BLOCK = 1024
 

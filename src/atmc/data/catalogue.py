@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atmc.data import cifar10, digits, mnist, synthetic
-from atmc.data.base import DatasetInfo, ImageData, default_root
-from atmc.data.files import Progress, faults, silent
+from atmc.common.errors import InputError, RunError
+from atmc.data import digits, synthetic
+from atmc.data.checked_files import Progress, faults, silent
+from atmc.data.dataset import DatasetInfo, ImageData, default_root
+from atmc.data.dataset_names import FAMILIES, Name, nearest
+from atmc.data.fetch import cifar10, mnist
 from atmc.data.folder import FolderSource
-from atmc.data.names import FAMILIES, Name, nearest
 from atmc.data.shards import ShardSource
-from atmc.data.source import ArraySource, Source
-from atmc.errors import InputError, RunError
+from atmc.data.streamed_source import ArraySource, Source
 
 SPLITS = ("train", "test")
 _MNISTS = {release.name: release for release in (mnist.MNIST, mnist.FASHION)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from atmc.data.base import ImageData, channel_statistics, digest_of
-from atmc.data.split import held_out_index
-from atmc.errors import InputError
+from atmc.common.errors import InputError
+from atmc.data.dataset import ImageData, channel_statistics, digest_of
+from atmc.data.validation_split import held_out_index
 
 TEST = 500
 

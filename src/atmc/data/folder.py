@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from atmc.data.picture import SUFFIXES, View, unreadable
-from atmc.data.source import Encoded
-from atmc.errors import InputError
+from atmc.common.errors import InputError
+from atmc.data.image_decoding import SUFFIXES, View, unreadable
+from atmc.data.streamed_source import Encoded
 
 TEST_NAMES = ("test", "val", "validation")
 LARGEST_SIDE = 224  # of pictures whose sizes differ, when no size is asked for

@@ -20,9 +20,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import numpy.typing as npt
 
-from atmc.data.files import write_whole
-from atmc.data.picture import SUFFIXES
-from atmc.errors import InputError
+from atmc.common.errors import InputError
+from atmc.data.checked_files import write_whole
+from atmc.data.image_decoding import SUFFIXES
 
 VERSION = 1
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from atmc.data.picture import View
+from atmc.common.errors import InputError
+from atmc.data.image_decoding import View
 from atmc.data.shard_index import open_index
-from atmc.data.source import Encoded
-from atmc.errors import InputError
+from atmc.data.streamed_source import Encoded
 
 OPEN_FILES = 32
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")

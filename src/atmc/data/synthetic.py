@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from atmc.data.base import ImageData, digest_of
-from atmc.data.planning import SYNTHETIC, permutation, words
-from atmc.errors import InputError
+from atmc.common.errors import InputError
+from atmc.data.dataset import ImageData, digest_of
+from atmc.data.epoch_order import SYNTHETIC, permutation, words
 
 # Of the sum of two uniform numbers in 0 … 127, in units of 255.
 MEAN, STD = 0.498, 0.2049

@@ -2,9 +2,9 @@
 
 from atmc.nn.check import Finding, check
 from atmc.nn.convert import FrozenAffine, convert
-from atmc.nn.effective import effective_weights, weight_layers
+from atmc.nn.effective_weights import effective_weights, weight_layers
 from atmc.nn.frn import FilterResponseNorm2d
-from atmc.nn.measure import BlockSignal, signals, top_eigenvalue
+from atmc.nn.measurements import BlockSignal, signals, top_eigenvalue
 from atmc.nn.mlp import MLP, mlp
 from atmc.nn.registry import build
 from atmc.nn.resnet import ResNet, resnet

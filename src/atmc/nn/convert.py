@@ -16,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from atmc.nn.batchnorm_folding import affine_of, fold, folds_from_graph, folds_from_order, functional_calls, trace
 from atmc.nn.check import NOISY_NAMES, uninitialised
-from atmc.nn.fold import affine_of, fold, folds_from_graph, folds_from_order, functional_calls, trace
 from atmc.nn.resnet import BatchNorm2d
 from atmc.nn.weightnorm import CastConv2d, WeightNormLayer, WNConv2d, WNLinear
 

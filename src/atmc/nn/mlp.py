@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atmc.nn.effective import effective_weights
+from atmc.nn.effective_weights import effective_weights
 from atmc.nn.weightnorm import WNLinear
 
 

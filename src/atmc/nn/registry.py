@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 from atmc.nn.mlp import MLP
 from atmc.nn.resnet import ResNet
 from atmc.nn.resnetpp import ResNetPP

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atmc.nn.effective import effective_weights, weight_layers
+from atmc.nn.effective_weights import effective_weights, weight_layers
 from atmc.nn.frn import FilterResponseNorm2d
-from atmc.nn.layout import BlockShape, layout
+from atmc.nn.resnet_shapes import BlockShape, layout
 from atmc.nn.weightnorm import CastConv2d
 
 NormKind = Literal["bn", "frn"]

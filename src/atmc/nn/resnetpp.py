@@ -30,11 +30,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from atmc.nn import nvrtc, stage, transition
-from atmc.nn.effective import effective_weights
+from atmc.nn.effective_weights import effective_weights
 from atmc.nn.frn import FilterResponseNorm2d
-from atmc.nn.layout import BlockShape, layout
+from atmc.nn.kernels import nvrtc, stage, transition
 from atmc.nn.resnet import raise_recompile_limit
+from atmc.nn.resnet_shapes import BlockShape, layout
 from atmc.nn.resnetpp_block import BlockKind, Order, Shortcut, block_forward, entry_forward, stem_forward
 from atmc.nn.weightnorm import BiasKind, WNConv2d, WNLinear
 

@@ -7,7 +7,7 @@ float32 (or float64) whatever the activations' precision; only the effective wei
 `scale` starts at one: with a direction drawn uniformly from the unit sphere, E[(θ·x)²] = scale² · mean(x²), so the
 layer keeps the mean square of its input, and SELU has its fixed point exactly there (mean 0, variance 1).
 
-A network does not call these layers one by one: it asks `atmc.nn.effective.effective_weights` for all its weights at
+A network does not call these layers one by one: it asks `effective_weights` for all its weights at
 once and hands each layer its own (the `weight` argument of `forward`). A layer used alone computes its own.
 """
 

@@ -45,8 +45,8 @@ def rebuild(description: dict[str, Any]) -> nn.Module:
 
         return build(str(description["build"]), **_tuples(description.get("args", {})))
     if "recipe" in description:
-        from atmc.chain.build import build_model
-        from atmc.chain.settings import recipe_from_dict
+        from atmc.engine.build import build_model
+        from atmc.recipe.settings import recipe_from_dict
 
         shape = tuple(int(n) for n in description["shape"])
         return build_model(recipe_from_dict({"model": description["recipe"]}), shape, int(description["classes"]))

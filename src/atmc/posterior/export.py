@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atmc.errors import InputError, RunError
-from atmc.posterior.store import save
+from atmc.common.errors import InputError, RunError
+from atmc.posterior.save_load import save
 
 if TYPE_CHECKING:
     from atmc.posterior.posterior import Posterior

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atmc.errors import InputError, outside
+from atmc.common.errors import InputError, outside
 
 CLEARLY_BYTES = 8.0  # pictures of 0..255 reach beyond this unless they are black
 KINDS = "inputs must be a tensor, an array, a data set or batches of them"

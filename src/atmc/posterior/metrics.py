@@ -35,7 +35,7 @@ from atmc.posterior.calibration import (
     temperature_scale,
     wilson,
 )
-from atmc.posterior.detection import RiskCoverage, aupr, auroc, detection, fpr_at_95, risk_coverage, selective
+from atmc.posterior.ood_detection import RiskCoverage, aupr, auroc, detection, fpr_at_95, risk_coverage, selective
 
 __all__ = [
     "CalibrationBins",

@@ -23,10 +23,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from atmc.errors import InputError
-from atmc.posterior.advice import plural
+from atmc.common.errors import InputError
+from atmc.diagnose.finding import plural
 from atmc.posterior.arrays import Floats, check_weights, positions
-from atmc.posterior.forward import Forward
+from atmc.posterior.batched_forward import Forward
 from atmc.posterior.inputs import Pixels, looks_up, precision_of
 from atmc.posterior.predict import predict, sample_probs
 from atmc.posterior.samples import Likelihood, Samples, as_bank, check_state
@@ -258,21 +258,21 @@ class Posterior:
 
     def save(self, folder: str | Path) -> Path:
         """Write the samples as safetensors and the rest as one JSON file; returns the folder."""
-        from atmc.posterior.store import save
+        from atmc.posterior.save_load import save
 
         return save(self, Path(folder))
 
     @staticmethod
     def load(folder: str | Path, model: nn.Module | None = None) -> Posterior:
         """Open what `save` or `export` wrote; `model` is needed where the network's class is the user's own."""
-        from atmc.posterior.store import load
+        from atmc.posterior.save_load import load
 
         return load(Path(folder), model)
 
     @staticmethod
     def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
         """The samples of a run directory, all chains together; `model` as for `load`."""
-        from atmc.posterior.store import from_run
+        from atmc.posterior.save_load import from_run
 
         return from_run(folder, model)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from atmc.posterior.forward import Forward, Loop, choose, make
+from atmc.posterior.batched_forward import Forward, Loop, choose, make
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
 from atmc.posterior.uncertainty import Moments, Prediction
 

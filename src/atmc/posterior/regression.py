@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atmc.errors import InputError
-from atmc.posterior.advice import plural
+from atmc.common.errors import InputError
+from atmc.diagnose.convergence import Mixing, mixing_of
+from atmc.diagnose.finding import plural
 from atmc.posterior.arrays import check_weights, to_numpy
-from atmc.posterior.diagnostics import Mixing, mixing_of
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atmc.report.facts import ReportData
+    from atmc.report.report_data import ReportData
 
 
 def build(
@@ -26,8 +26,8 @@ def build(
     `strangers` name images from elsewhere to show the networks: letters, scrambled, noise, or any data set. A file at
     `out` that is not a report of ours is left alone and named. Returns the facts that were shown.
     """
-    from atmc.report.files import refuse_foreign, write
-    from atmc.report.gather import gather
+    from atmc.report.collect import gather
+    from atmc.report.output_files import refuse_foreign, write
     from atmc.report.page import GENERATOR, render
 
     refuse_foreign(Path(out), GENERATOR)

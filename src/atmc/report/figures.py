@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from atmc.report import table
-from atmc.report.facts import ReportData
-from atmc.report.files import write
-from atmc.report.ink import Ink, png, svg
+from atmc.report.output_files import write
+from atmc.report.plot_style import Ink, png, svg
 from atmc.report.plots import plots
+from atmc.report.report_data import ReportData
 
 
 def save_figures(data: ReportData, folder: Path) -> list[Path]:

@@ -12,11 +12,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from atmc.posterior.remedies import split_command
+from atmc.diagnose.suggested_commands import split_command
 from atmc.report import table
-from atmc.report.facts import ReportData
-from atmc.report.ink import DARK, LIGHT, SERIES, Ink, page_svg
+from atmc.report.plot_style import DARK, LIGHT, SERIES, Ink, page_svg
 from atmc.report.plots import plots
+from atmc.report.report_data import ReportData
 from atmc.report.verdict import percent, verdict
 
 GENERATOR = '<meta name="generator" content="atmc report">'

@@ -1,4 +1,4 @@
-"""The plots of a report, each from plain facts to one drawing; `ink.py` says how it looks.
+"""The plots of a report, each from plain facts to one drawing; `plot_style.py` says how it looks.
 
 A run keeps its colour through all plots. Solid and filled is the posterior predictive, dashed and hollow one sample.
 """
@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from atmc.report.facts import Array, ReportData, RunFacts, Trace
-from atmc.report.ink import NARROW, WIDE, Ink, sheet
+from atmc.report.plot_style import NARROW, WIDE, Ink, sheet
+from atmc.report.report_data import Array, ReportData, RunFacts, Trace
 
 _TRACE_POINTS = 400
 _PERCENT = FuncFormatter(lambda share, _: f"{100 * share:.4g}\u202f%")

@@ -7,8 +7,8 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
-from atmc.chain.settings import temperature_said
-from atmc.report.facts import RunFacts, Scores
+from atmc.recipe.settings import temperature_said
+from atmc.report.report_data import RunFacts, Scores
 
 
 @dataclass(frozen=True)

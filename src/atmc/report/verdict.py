@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from atmc.report.facts import ReportData, RunFacts, Scores
+from atmc.report.report_data import ReportData, RunFacts, Scores
 
 
 def verdict(data: ReportData) -> tuple[str, ...]:

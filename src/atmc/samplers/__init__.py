@@ -1,13 +1,13 @@
 """How the chain moves: samplers that are `torch.optim.Optimizer`s, their integrator, and the cyclic step size."""
 
-from .atmc import ATMC
-from .kinetic_sampler import speed_settings
-from .readings import Readings, TensorReading
-from .sampler import Sampler
-from .schedule import CyclicCosine
-from .sghmc import SGHMC
-from .sgld import SGLD
-from .sgnht import SGNHT
+from atmc.samplers.atmc import ATMC
+from atmc.samplers.cyclic_cosine import CyclicCosine
+from atmc.samplers.kinetic_sampler import speed_settings
+from atmc.samplers.readings import Readings, TensorReading
+from atmc.samplers.sampler import Sampler
+from atmc.samplers.sghmc import SGHMC
+from atmc.samplers.sgld import SGLD
+from atmc.samplers.sgnht import SGNHT
 
 #: By the names that recipes use.
 SAMPLERS: dict[str, type[Sampler]] = {"atmc": ATMC, "sgnht": SGNHT, "sghmc": SGHMC, "sgld": SGLD}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Unpack
 
-from .kinetic_sampler import KineticSampler
-from .sampler import Options
-from .tensorlist import clamp_min
+from atmc.samplers.kinetic_sampler import KineticSampler
+from atmc.samplers.sampler import Options
+from atmc.samplers.tensor_list import clamp_min
 
 
 class ATMC(KineticSampler):

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atmc.errors import outside
-
-from . import fused_native
-from .layout import Shard
+from atmc.common.errors import outside
+from atmc.samplers import fused_native
+from atmc.samplers.flat_state import Shard
 
 #: Smallest allowed value of a hyper-parameter, whether it itself is allowed, and whether infinity is.
 BOUNDS: dict[str, tuple[float, bool, bool]] = {

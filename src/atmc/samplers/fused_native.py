@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .kinetic import inverse_momentum_scale, noise_level
-from .layout import Shard, dense, memory_order
-from .noise import BLOCK, normals
+from atmc.samplers.flat_state import Shard, dense, memory_order
+from atmc.samplers.kinetic_energy import inverse_momentum_scale, noise_level
+from atmc.samplers.random_stream import BLOCK, normals
 
 if TYPE_CHECKING:
-    from .sampler import Sampler
+    from atmc.samplers.sampler import Sampler
 
 KINDS = {"ATMC": 0, "SGNHT": 1, "SGHMC": 2, "SGLD": 3}
 TASK = 32 * BLOCK  # elements a thread takes at a time

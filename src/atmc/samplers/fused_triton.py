@@ -14,20 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atmc.graph_table import GraphTable
-
-from .fused_native import KINDS
-from .kinetic import inverse_momentum_scale, noise_level
-from .layout import Shard, memory_order
-from .noise import BLOCK
+from atmc.common.graph_table import GraphTable
+from atmc.samplers.flat_state import Shard, memory_order
+from atmc.samplers.fused_native import KINDS
+from atmc.samplers.kinetic_energy import inverse_momentum_scale, noise_level
+from atmc.samplers.random_stream import BLOCK
 
 if TYPE_CHECKING:
-    from .sampler import Sampler
+    from atmc.samplers.sampler import Sampler
 
 try:
     import triton.language as tl
 
-    from . import triton_kernels as kernels
+    from atmc.samplers import triton_kernels as kernels
 except ImportError:  # no Triton on this machine: the other bodies serve
     kernels = None  # type: ignore[assignment]
 

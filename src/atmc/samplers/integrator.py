@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .kinetic import slowing
-from .tensorlist import absolute, expm1, sqrt
+from atmc.samplers.kinetic_energy import slowing
+from atmc.samplers.tensor_list import absolute, expm1, sqrt
 
 # Added to b h so that φ(0) = 1 comes out of the same formula: e^(−tiny) − 1 = −tiny exactly, and any b h that matters
 # is too large to notice. Negative b (Nosé–Hoover) needs nothing special.

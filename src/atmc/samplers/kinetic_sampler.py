@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from . import bodies
-from .checks import plain_number
-from .kinetic import inverse_momentum_scale, noise_level, thermostat_weight
-from .layout import Shard
-from .sampler import Sampler
+from atmc.samplers import backends
+from atmc.samplers.checks import plain_number
+from atmc.samplers.flat_state import Shard
+from atmc.samplers.kinetic_energy import inverse_momentum_scale, noise_level, thermostat_weight
+from atmc.samplers.sampler import Sampler
 
 
 def speed_settings(lr: float, speed: float, max_speed: float = math.inf, momentum: float = 0.9) -> dict[str, float]:
@@ -45,13 +45,13 @@ class KineticSampler(Sampler):
         if math.isinf(noise_level(group)):
             raise ValueError(f"lr of group {number} is {float(lr):g}: too small for its momentum of {momentum:g}")
 
-    def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: bodies.Hyper) -> bodies.Move:
-        return bodies.kinetic_advance(self.coefficients, self.friction == "corrected", state, grad, eta, hyper)
+    def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: backends.Hyper) -> backends.Move:
+        return backends.kinetic_advance(self.coefficients, self.friction == "corrected", state, grad, eta, hyper)
 
-    def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> bodies.Hyper:
+    def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> backends.Hyper:
         group = shard.groups[index]
         number = next(i for i, g in enumerate(self.param_groups) if g is group)
-        return bodies.Hyper(
+        return backends.Hyper(
             lr=group["lr"],
             mass=mass,
             inverse_scale=inverse_momentum_scale(mass, group["speed_limit"]),

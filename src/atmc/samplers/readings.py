@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .kinetic import degrees_per_element, noise_level
-from .layout import Shard, view_like
+from atmc.samplers.flat_state import Shard, view_like
+from atmc.samplers.kinetic_energy import degrees_per_element, noise_level
 
 QUANTILES = (0.01, 0.5, 0.99)
 NONE = (math.nan, math.nan, math.nan)

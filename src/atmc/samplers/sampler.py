@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import bodies, fused_native, fused_triton, saving
-from .checks import (
+from atmc.samplers import backends, fused_native, fused_triton, state_saving
+from atmc.samplers.checks import (
     check_changed_masses,
     check_group,
     check_hyperparameters,
@@ -30,10 +30,10 @@ from .checks import (
     warn_coarse,
     whole,
 )
-from .kinetic import light_inertia, sample_momentum
-from .layout import Shard, Slots, build_shard, view_like
-from .noise import init_generator, stream_key
-from .readings import Readings, read
+from atmc.samplers.flat_state import Shard, Slots, build_shard, view_like
+from atmc.samplers.kinetic_energy import light_inertia, sample_momentum
+from atmc.samplers.random_stream import init_generator, stream_key
+from atmc.samplers.readings import Readings, read
 
 BODIES = ("single", "foreach", "fused")
 
@@ -279,17 +279,17 @@ class Sampler(Optimizer):
             return self.nonfinite
         return "raise" if shard.device.type == "cpu" else "skip"
 
-    def _choose_body(self, shard: Shard) -> bodies.Body:
+    def _choose_body(self, shard: Shard) -> backends.Body:
         name = self.body or "fused"
         if name == "single":
-            return bodies.single
+            return backends.single
         if type(self).__name__ not in fused_native.KINDS or not type(self).__module__.startswith(__package__):
             name = "foreach"  # compiled code knows only our own formulas: a subclass may have others
         if name == "fused" and shard.dense and fused_native.usable(shard):
             return fused_native.fused
         if name == "fused" and shard.dense and fused_triton.usable(shard):
             return fused_triton.fused
-        return bodies.foreach
+        return backends.foreach
 
     def _after_step(self) -> None:
         """Called once all shards have moved; for state that spans them."""
@@ -316,7 +316,7 @@ class Sampler(Optimizer):
             for shard in self._shards[1:]:  # copies of the one: sums of their own would drift apart by rounding
                 shard.flat["thermostat"].copy_(one)
 
-    def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: bodies.Hyper) -> bodies.Move:
+    def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: backends.Hyper) -> backends.Move:
         """One step of the law on whatever the body hands over: a tensor, a list of tensors, or a flat piece."""
         raise NotImplementedError
 
@@ -326,7 +326,7 @@ class Sampler(Optimizer):
         Asked when a group is added, at every step, and of a state before it is loaded.
         """
 
-    def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> bodies.Hyper:
+    def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> backends.Hyper:
         """The hyper-parameters of one parameter of a shard, ready for the formulas."""
         raise NotImplementedError
 
@@ -379,7 +379,7 @@ class Sampler(Optimizer):
             self._build()
         for shard in self._shards:
             fused_triton.collect(shard)
-        return saving.pack(self, super().state_dict())
+        return state_saving.pack(self, super().state_dict())
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -387,7 +387,7 @@ class Sampler(Optimizer):
 
         State buffers and tensor-valued learning rates keep their addresses, so a captured CUDA graph stays valid.
         """
-        checked = saving.check(self, state_dict)
-        held = saving.tensor_settings(self)
+        checked = state_saving.check(self, state_dict)
+        held = state_saving.tensor_settings(self)
         super().load_state_dict({"state": {}, "param_groups": checked.groups})
-        saving.restore(self, checked, held)
+        state_saving.restore(self, checked, held)

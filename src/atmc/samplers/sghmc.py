@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from .checks import check_option
-from .kinetic import noise_level
-from .kinetic_sampler import KineticSampler
-from .sampler import Options
+from atmc.samplers.checks import check_option
+from atmc.samplers.kinetic_energy import noise_level
+from atmc.samplers.kinetic_sampler import KineticSampler
+from atmc.samplers.sampler import Options
 
 
 class SGHMC(KineticSampler):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from .bodies import Hyper, Move
-from .checks import check_option, choose
-from .layout import Shard
-from .sampler import Options, Sampler
-from .tensorlist import sqrt
+from atmc.samplers.backends import Hyper, Move
+from atmc.samplers.checks import check_option, choose
+from atmc.samplers.flat_state import Shard
+from atmc.samplers.sampler import Options, Sampler
+from atmc.samplers.tensor_list import sqrt
 
 
 class SGLD(Sampler):

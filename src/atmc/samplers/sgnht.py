@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Unpack
 
-from .checks import choose
-from .kinetic_sampler import KineticSampler
-from .sampler import Options
+from atmc.samplers.checks import choose
+from atmc.samplers.kinetic_sampler import KineticSampler
+from atmc.samplers.sampler import Options
 
 
 class SGNHT(KineticSampler):

@@ -1,6 +1,6 @@
 /* The fused step on a CPU: noise, momentum, drift and readings of a stretch of one parameter, block by block in cache.
  *
- * The formulas are those of integrator.py and the noise that of noise.py; tests hold them together. Built when the
+ * The formulas are those of integrator.py and the noise that of random_stream.py; tests hold them together. Built when the
  * package is installed, if there is a C compiler; without it the foreach body serves. This file includes itself twice,
  * for float (with functions that the compiler can vectorise) and for double (with the C library's).
  */

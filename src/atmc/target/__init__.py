@@ -1,6 +1,6 @@
 """What is sampled: likelihoods, priors, and the potential U(θ) that joins them."""
 
-from . import likelihoods, priors
-from .potential import Potential
+from atmc.target import likelihoods, priors
+from atmc.target.potential import Potential
 
 __all__ = ["Potential", "likelihoods", "priors"]

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from atmc.errors import InputError
-
-from .likelihoods import Categorical, Likelihood
-from .priors import Prior, PriorRule, PriorSet, on
-from .priors.rules import owners
+from atmc.common.errors import InputError
+from atmc.target.likelihoods import Categorical, Likelihood
+from atmc.target.priors import Prior, PriorRule, PriorSet, on
+from atmc.target.priors.rules import owners
 
 
 class Potential:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from atmc.errors import InputError
-
-from .base import Likelihood
-from .curated import DirClip, NoisyDirichlet
-from .plain import Categorical, Gaussian
+from atmc.common.errors import InputError
+from atmc.target.likelihoods.dirichlet import DirClip, NoisyDirichlet
+from atmc.target.likelihoods.likelihood import Likelihood
+from atmc.target.likelihoods.standard import Categorical, Gaussian
 
 __all__ = ["Categorical", "DirClip", "Gaussian", "Likelihood", "NoisyDirichlet", "build"]
 

@@ -1,10 +1,10 @@
 """Priors: densities on parameters, rules that hand them out, and the set that a model ends up with."""
 
-from .base import Flat, Prior
-from .element import Horseshoe, Laplace, Normal, StudentT
-from .prior_set import PriorSet
-from .rows import Direction, GroupLaplace
-from .rules import Clause, PriorRule, build, gaussian, on, resnetpp
+from atmc.target.priors.elementwise import Horseshoe, Laplace, Normal, StudentT
+from atmc.target.priors.prior import Flat, Prior
+from atmc.target.priors.prior_set import PriorSet
+from atmc.target.priors.rowwise import Direction, GroupLaplace
+from atmc.target.priors.rules import Clause, PriorRule, build, gaussian, on, resnetpp
 
 __all__ = [
     "Clause",

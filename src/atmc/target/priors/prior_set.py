@@ -1,7 +1,7 @@
 """The priors of a whole model: one log-density and one gradient over all its parameters, in few kernels.
 
 Parameters are grouped by equal prior, so that element-wise kinds go through torch's foreach kernels; on CUDA with
-Triton the whole model is one launch (`launch.py`). Nothing here reads a value back to the host.
+Triton the whole model is one launch (`triton_launch.py`). Nothing here reads a value back to the host.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from atmc.errors import InputError
-
-from . import launch
-from .base import Prior, widened
+from atmc.common.errors import InputError
+from atmc.target.priors import triton_launch
+from atmc.target.priors.prior import Prior, widened
 
 Params = Sequence[Tensor] | Mapping[str, Tensor]
 
@@ -35,7 +34,7 @@ class PriorSet:
             key = prior if isinstance(prior, Hashable) else id(prior)
             groups.setdefault(key, (prior, []))[1].append(index)
         self._groups = list(groups.values())
-        self._fused = launch.FusedPriors([(prior, shape) for prior, shape in entries.values()])
+        self._fused = triton_launch.FusedPriors([(prior, shape) for prior, shape in entries.values()])
 
     def __len__(self) -> int:
         return len(self.names)

@@ -16,12 +16,11 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 
-from atmc.errors import InputError
-
-from .base import Prior
-from .element import Horseshoe, Laplace, Normal, StudentT
-from .prior_set import PriorSet
-from .rows import Direction, GroupLaplace
+from atmc.common.errors import InputError
+from atmc.target.priors.elementwise import Horseshoe, Laplace, Normal, StudentT
+from atmc.target.priors.prior import Prior
+from atmc.target.priors.prior_set import PriorSet
+from atmc.target.priors.rowwise import Direction, GroupLaplace
 
 #: A prior, or a function of (name, parameter) that makes one, for scales that depend on the shape.
 PriorOrMaker = Prior | Callable[[str, Tensor], Prior]

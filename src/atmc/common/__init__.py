@@ -1,0 +1,1 @@
+"""Small helpers that every folder may use: errors, atomic files, spelling suggestions, plain-text formatting."""

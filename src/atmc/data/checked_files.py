@@ -1,0 +1,101 @@
+"""Files that are either whole and right or not there: checksums, and writing beside then renaming."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from atmc.common.errors import InputError
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, how many bytes are done, and of how many (None where nobody knows)."""
+
+
+def silent(stage: str, done: int, total: int | None) -> None:
+    """The progress callback of whoever does not care."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A file as its publisher made it."""
+
+    name: str
+    size: int
+    digest: str
+    algorithm: str = "md5"  # the published sums of CIFAR-10 are MD5: fine against damage, which is what they are for
+
+    def fault_of(self, data: bytes) -> str | None:
+        """What is wrong with `data`, or None."""
+        if len(data) != self.size:
+            return f"{self.name} is incomplete or altered: {len(data):,} bytes, expected {self.size:,}"
+        found = hashlib.new(self.algorithm, data, usedforsecurity=False).hexdigest()
+        if found != self.digest:
+            return f"{self.name} is altered: {self.algorithm.upper()} {found}, expected {self.digest}"
+        return None
+
+    def read(self, directory: Path) -> bytes:
+        """The bytes of the file in `directory`, checked; an InputError names the file and what is wrong with it."""
+        path = directory / self.name
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise InputError(f"{path} is missing") from None
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        fault = self.fault_of(data)
+        if fault:
+            raise InputError(f"{directory}: {fault}")
+        return data
+
+
+def faults(directory: Path, files: Iterable[Expected]) -> dict[str, str]:
+    """File name → what is wrong with it, for every file that is missing, half-finished or altered."""
+    found = {}
+    for file in files:
+        try:
+            file.read(directory)
+        except InputError as error:
+            found[file.name] = str(error)
+    return found
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write beside, flush to the disk, rename into place: at no moment is there a part of a file under its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename in `directory` survive a power cut (a no-op where directories cannot be opened)."""
+    try:
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sweep(directory: Path, age: float = 86_400.0) -> None:
+    """Remove what a killed fetch left beside its targets more than `age` seconds ago (a live one may be younger)."""
+    for leftover in [*directory.glob(".fetch-*"), *directory.glob(".*.part")]:
+        if time.time() - leftover.stat().st_mtime > age:
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -1,0 +1,61 @@
+"""Which kind of batches suits a data set: on the device whole, or streamed."""
+
+from __future__ import annotations
+
+import torch
+
+from atmc.data.dataset import ImageData
+from atmc.data.device_batches import DeviceBatches
+from atmc.data.evaluation_batches import EvalBatches
+from atmc.data.stream_batches import StreamBatches, StreamEvalBatches
+from atmc.data.streamed_source import Source
+from atmc.data.training_batches import Batches
+
+SHARE = 0.25  # of the device's free memory that a data set may take; the network needs the rest
+
+
+def fits(data: ImageData, device: torch.device, pad: int = 4) -> bool:
+    """Whether `data`, padded, may live on `device` whole. A CPU's memory already holds it."""
+    if device.type != "cuda":
+        return True
+    height, width = data.shape[1:] if len(data.shape) == 3 else (1, 1)
+    growth = (height + 2 * pad) * (width + 2 * pad) / (height * width)
+    free, _ = torch.cuda.mem_get_info(device)
+    return data.images.numel() * data.images.element_size() * growth < SHARE * free
+
+
+def train_batches(
+    data: ImageData | Source,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    augment: str = "none",
+    seed: int = 0,
+    *,
+    pad: int = 4,
+    rank: int = 0,
+    world: int = 1,
+    workers: int = 2,
+) -> Batches:
+    """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other."""
+    place = torch.device(device)
+    if isinstance(data, ImageData) and fits(data, place, pad):
+        return DeviceBatches(data, batch_size, place, dtype, augment, seed, pad=pad, rank=rank, world=world)
+    return StreamBatches(
+        data, batch_size, place, dtype, augment, seed, pad=pad, rank=rank, world=world, workers=workers
+    )
+
+
+def eval_batches(
+    data: ImageData | Source,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    *,
+    workers: int = 2,
+) -> EvalBatches | StreamEvalBatches:
+    """The data in their own order, without augmentation, every example once."""
+    place = torch.device(device)
+    if isinstance(data, ImageData) and fits(data, place, 0):
+        return EvalBatches(data, batch_size, place, dtype)
+    return StreamEvalBatches(data, batch_size, place, dtype, workers=workers)

@@ -1,0 +1,74 @@
+"""The grammar of a data set's name: `family:rest?key=value&key=value`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from atmc.common.errors import InputError
+
+FAMILIES = {
+    "folder": ("size", "channels", "crop", "stream"),
+    "shards": ("size", "channels", "crop", "classes", "window"),
+    "synthetic": ("classes", "train", "test", "seed"),
+}
+# A glob may hold question marks of its own: options begin at one that is followed by a word and an equals sign.
+_GRAMMAR = re.compile(r"(?P<family>[a-z]+)(?::(?P<rest>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name of a family, taken apart and its options known to exist."""
+
+    full: str
+    family: str
+    rest: str
+    options: dict[str, str]
+
+    @classmethod
+    def parse(cls, name: str) -> Name | None:
+        """The parts of `name`, or None if it belongs to no family."""
+        match = _GRAMMAR.fullmatch(name)
+        if match is None or match["family"] not in FAMILIES:
+            return None
+        options = {}
+        for pair in (match["options"] or "").split("&"):
+            key, _, value = pair.partition("=")
+            if not pair:
+                continue
+            known = FAMILIES[match["family"]]
+            if key not in known:
+                raise InputError(f"{name}: unknown option {key!r}{nearest(key, known)}; known are {', '.join(known)}")
+            options[key] = value
+        return cls(name, match["family"], match["rest"] or "", options)
+
+    def whole(self, key: str, default: int) -> int:
+        """An option that is a whole number, not negative."""
+        value = self.options.get(key)
+        if value is None:
+            return default
+        if not value.isdecimal():
+            raise InputError(f"{self.full}: {key} = {value!r} is no whole number")
+        return int(value)
+
+    def real(self, key: str, default: float) -> float:
+        """An option that is a number."""
+        try:
+            return float(self.options.get(key, default))
+        except ValueError:
+            raise InputError(f"{self.full}: {key} = {self.options[key]!r} is no number") from None
+
+    def sizes(self, text: str, what: str) -> tuple[int, ...]:
+        """Sizes such as 64 or 3x32x32."""
+        parts = text.split("x")
+        if not all(part.isdecimal() and int(part) > 0 for part in parts):
+            raise InputError(f"{self.full}: {what} {text!r} is no size such as 64 or 3x32x32")
+        return tuple(int(part) for part in parts)

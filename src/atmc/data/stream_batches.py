@@ -1,0 +1,226 @@
+"""Batches of a data set that does not fit: read and decoded by worker processes, pinned, copied while the device works.
+
+The order and the augmentation are those of `planning`, a pure function of (seed, epoch), sent to the workers with each
+request: no worker has a generator of its own, so the batch of a step does not depend on how many workers there are or
+where the run was started. Resuming in the middle of an epoch is asking for that step.
+"""
+
+from __future__ import annotations
+
+import copy
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from atmc.common.errors import InputError, RunError
+from atmc.data import epoch_order
+from atmc.data.augment import lookup_table, normalise, table_offsets
+from atmc.data.dataset import ImageData
+from atmc.data.streamed_source import ArraySource, Cut, Source
+from atmc.data.training_batches import Batches
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One batch: which examples, and the random words of their augmentation (None: as they are)."""
+
+    index: npt.NDArray[np.int64]
+    words: epoch_order.Words | None
+
+
+class _Reader(Dataset[object]):
+    """Answers requests, in a worker or in this process; what goes wrong comes back as a line of text."""
+
+    def __init__(self, source: Source, cut: Cut) -> None:
+        self._source, self._cut = source, cut
+
+    def __getitem__(self, request: _Request) -> object:
+        words = [None] * len(request.index) if request.words is None else [(int(a), int(b)) for a, b in request.words]
+        try:
+            images = [self._source.example(int(i), self._cut, w) for i, w in zip(request.index, words, strict=True)]
+        except (InputError, OSError, MemoryError) as error:
+            return f"{self._source.name}: {error}"
+        return torch.from_numpy(np.stack(images)), self._source.labels[torch.from_numpy(request.index)]
+
+
+def _ignore_interrupt(worker: int) -> None:
+    """Ctrl-C is for the run, which stops cleanly; a worker that died of it would turn that into an error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _Pipe:
+    """From requests to finished batches on the device."""
+
+    def __init__(
+        self, source: Source, cut: Cut, device: torch.device, dtype: torch.dtype, workers: int, prefetch: int
+    ) -> None:
+        self._reader, self._device = _Reader(source, cut), device
+        self._workers, self._prefetch = workers, prefetch
+        channels, _, width = source.shape
+        self._table = lookup_table(source.mean, source.std, channels, dtype, device)
+        self._offsets = table_offsets(channels, width, device)
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call, unused-ignore]
+
+    def run(self, requests: Iterator[_Request]) -> Iterator[tuple[Tensor, Tensor]]:
+        loader: DataLoader[object] = DataLoader(
+            self._reader,
+            batch_size=None,
+            sampler=requests,
+            num_workers=self._workers,
+            prefetch_factor=self._prefetch if self._workers else None,
+            pin_memory=self._side is not None,
+            worker_init_fn=_ignore_interrupt,
+            generator=torch.Generator(),  # the loader seeds its workers from this instead of moving the global one
+        )
+        for answer in loader:
+            if isinstance(answer, str):
+                raise RunError(answer)
+            pixels, labels = answer
+            yield self._finish(pixels, labels)
+
+    def _finish(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self._side is None:
+            return normalise(pixels, self._table, self._offsets).permute(0, 3, 1, 2), labels
+        # On a stream of its own the copy does not queue behind the step before, which is still running.
+        with torch.cuda.stream(self._side):
+            pixels = pixels.to(self._device, non_blocking=True)
+            labels = labels.to(self._device, non_blocking=True)
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._side)
+        pixels.record_stream(current)
+        labels.record_stream(current)
+        return normalise(pixels, self._table, self._offsets).permute(0, 3, 1, 2), labels
+
+
+class StreamBatches(Batches):
+    """Shuffled, augmented, normalised batches of a `Source` (or of an ImageData left in host memory).
+
+    The same stream of epochs as `DeviceBatches`, and for the same seed and data without shards the same batches, bit
+    for bit. `augment` may also be "resized-crop-flip". `workers` 0 reads in this process. Steps asked for one after
+    the other come from the workers' queue; any other step starts the queue anew there.
+    """
+
+    capturable = False
+
+    def __init__(
+        self,
+        source: Source | ImageData,
+        batch_size: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        augment: str = "none",
+        seed: int = 0,
+        *,
+        pad: int = 4,
+        rank: int = 0,
+        world: int = 1,
+        workers: int = 2,
+        prefetch: int = 4,
+    ) -> None:
+        self.source = ArraySource(source) if isinstance(source, ImageData) else source
+        self._arrange(self.source.name, len(self.source), batch_size, seed, rank, world)
+        self.device, self.dtype = torch.device(device), dtype
+        self._cut = Cut.parse(augment, pad)
+        self._pipe = _Pipe(self.source, self._cut, self.device, dtype, workers, prefetch)
+        self._queue: Iterator[tuple[Tensor, Tensor]] | None = None
+        self._next = -1
+
+    def _epoch(self, epoch: int) -> _Request:
+        augmented = self._cut.pad or self._cut.flip or self._cut.resized
+        words = epoch_order.augment_words(self.seed, epoch, self.num_data) if augmented else None
+        return _Request(self.source.order(self.seed, epoch), words)
+
+    def _requests(self, step: int) -> Iterator[_Request]:
+        """This process's share of every batch from `step` on, without end."""
+        share = self.batch_size // self.world
+        epochs: dict[int, _Request] = {}
+        while True:
+            position = np.arange(share) + (step * self.batch_size + self.rank * share)
+            first, last = int(position[0]) // self.num_data, int(position[-1]) // self.num_data
+            epochs = {e: epochs.get(e) or self._epoch(e) for e in range(first, last + 1)}
+            parts = [(epochs[e], position[position // self.num_data == e] - e * self.num_data) for e in epochs]
+            index = np.concatenate([epoch.index[places] for epoch, places in parts])
+            words = [epoch.words[places] for epoch, places in parts if epoch.words is not None]
+            yield _Request(index, np.concatenate(words) if words else None)
+            step += 1
+
+    def start(self, step: int = 0) -> None:
+        """Start the workers at step `step`, whatever came before."""
+        if step < 0:
+            raise ValueError(f"there is no step {step}")
+        self.close()
+        self._queue, self._next = self._pipe.run(self._requests(step)), step
+
+    def ensure(self, step: int, count: int = 1) -> None:
+        """Start the workers at `step` unless that is what they are about to deliver."""
+        if self._queue is None or step != self._next:
+            self.start(step)
+
+    def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
+        """The examples of global step `step`, a number the host knows."""
+        step = int(step)
+        self.ensure(step)
+        assert self._queue is not None
+        try:
+            found = next(self._queue)
+        except BaseException:
+            self._queue = None
+            raise
+        self._next = step + 1
+        return found
+
+    def epoch_batches(self, epoch: int, start: int = 0, drop_last: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch by itself, beside the stream: every example once, the last batch smaller (or dropped)."""
+        whole = self._epoch(epoch)
+        end = self.num_data - self.num_data % self.batch_size if drop_last else self.num_data
+        places = (
+            np.arange(at, min(at + self.batch_size, end)) for at in range(start * self.batch_size, end, self.batch_size)
+        )
+        mine = (np.array_split(place, self.world)[self.rank] for place in places)
+        return self._pipe.run(_Request(whole.index[p], None if whole.words is None else whole.words[p]) for p in mine)
+
+    def with_seed(self, seed: int) -> StreamBatches:
+        """The same source in another order, with workers of its own."""
+        other = copy.copy(self)
+        other.seed, other._queue, other._next = seed, None, -1
+        return other
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self._queue is not None:
+            getattr(self._queue, "close", lambda: None)()
+        self._queue = None
+
+
+class StreamEvalBatches:
+    """A source in its own order, nothing augmented: every example once, the last batch smaller."""
+
+    def __init__(
+        self,
+        source: Source | ImageData,
+        batch_size: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        workers: int = 2,
+        prefetch: int = 4,
+    ) -> None:
+        source = ArraySource(source) if isinstance(source, ImageData) else source
+        if batch_size < 1 or not len(source):
+            raise InputError(f"batch_size = {batch_size} makes no batches of {len(source)} examples")
+        self.data, self.batch_size, self.num_data = source, batch_size, len(source)
+        self._pipe = _Pipe(source, Cut(0, False, False), torch.device(device), dtype, workers, prefetch)
+
+    def __len__(self) -> int:
+        return -(-self.num_data // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        every = np.arange(self.num_data)
+        cuts = range(0, self.num_data, self.batch_size)
+        return self._pipe.run(_Request(every[at : at + self.batch_size], None) for at in cuts)

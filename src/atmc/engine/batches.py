@@ -1,0 +1,77 @@
+"""Batches for a recorded step: read on the device where the data live there, else handed over by the host."""
+
+import torch
+from torch import Tensor
+
+from atmc.common.errors import InputError
+from atmc.data import Batches, ImageData, train_batches
+from atmc.engine.processes import World
+from atmc.engine.run_data import Examples, RunData
+from atmc.recipe.settings import Recipe
+
+
+class HandedOver:
+    """A stream of batches at a fixed address, so that a recorded step can read them: `fetch` before each replay."""
+
+    def __init__(self, source: Batches) -> None:
+        self.source = source
+        self.num_data = source.num_data
+        self._held: tuple[Tensor, Tensor] | None = None
+
+    def start(self, step: int = 0) -> None:
+        self.source.start(step)
+
+    def ensure(self, step: int, count: int = 1) -> None:
+        self.source.ensure(step, count)
+        if self._held is None:
+            self.fetch(step)
+            self.source.start(step)
+
+    def fetch(self, step: int) -> None:
+        """Bring the batch of a step to where the recorded step looks for it; ordered on the current stream."""
+        x, y = self.source.batch(step)
+        if self._held is None:
+            self._held = (x.clone(memory_format=torch.preserve_format), y.clone())
+        else:
+            self._held[0].copy_(x, non_blocking=True)
+            self._held[1].copy_(y, non_blocking=True)
+
+    def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(step, int) or self._held is None:
+            raise ValueError("fetch the batch first")
+        return self._held
+
+    def close(self) -> None:
+        self.source.close()
+
+
+def make_feed(recipe: Recipe, data: RunData, device: torch.device, world: World, seed: int) -> Batches:
+    """The batches of the first chain; others take `with_seed` of it, so that data on the device are held once."""
+    _check_augment(recipe.data.augment, data.train)
+    ours = recipe.model.name != "custom"
+    half = recipe.run.precision == "bf16" and ours
+    return train_batches(
+        data.train,
+        recipe.data.batch_size,
+        device,
+        torch.bfloat16 if half else torch.float32,
+        recipe.data.augment,
+        seed,
+        rank=world.data_rank,
+        world=world.data_size,
+        workers=recipe.data.workers,
+    )
+
+
+def _check_augment(augment: str, train: Examples) -> None:
+    """One line with the key where these examples cannot be augmented so; names are checked with the recipe."""
+    if augment == "resized-crop-flip" and isinstance(train, ImageData):
+        raise InputError(
+            f'data.augment = "{augment}" is for image files that stream, and {train.name} is held in memory at its own '
+            'size: use "crop-flip"'
+        )
+    if augment != "none" and len(train.shape) != 3:
+        raise InputError(
+            f'data.augment = "{augment}" is for images, and an example of {train.name} has shape {list(train.shape)}: '
+            'use "none"'
+        )

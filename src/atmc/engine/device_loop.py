@@ -1,0 +1,185 @@
+"""The moving part of a chain: network, optimizer and data on one device, and the step that joins them.
+
+It has phases. The warm start, where there is one, is SGD on the same target; then the recipe's sampler (or SGD) takes
+over. Each phase has one optimizer and one step, which on CUDA is recorded once and replayed.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atmc.data import Batches
+from atmc.engine.batches import HandedOver
+from atmc.engine.build import build_likelihood, build_optimizer, build_prior, chain_seed, common_mass
+from atmc.engine.cuda_graph import GraphStep
+from atmc.engine.device_schedule import Clock
+from atmc.engine.gradient_statistics import look, masses, set_thermostats
+from atmc.engine.optimizer_state import new_sgd, optimizer_state, restore_optimizer_
+from atmc.engine.processes import World
+from atmc.engine.schedule import Schedule
+from atmc.engine.step import Feed, Step
+from atmc.recipe.settings import Recipe
+from atmc.storage.state_packing import cloned
+
+
+class Motor:
+    """Makes the steps of chain `number`; `done` of them are enqueued."""
+
+    def __init__(
+        self,
+        number: int,
+        recipe: Recipe,
+        schedule: Schedule,
+        model: nn.Module,
+        feed: Batches,
+        device: torch.device,
+        world: World,
+        window: int,
+        rule: Any = None,
+    ) -> None:
+        self.number, self.recipe, self.schedule, self.device, self.world = number, recipe, schedule, device, world
+        self.likelihood = build_likelihood(recipe)
+        self.model = model.to(device)
+        if recipe.sampler.name == "sgd" or recipe.model.name != "custom":
+            self.model.train()  # a user's network is sampled in the modes it has: its BatchNorm may be frozen
+        compile_blocks: Any = getattr(self.model, "compile_blocks", None)
+        if recipe.run.compile and device.type == "cuda" and compile_blocks is not None:
+            compile_blocks()
+        self.prior = build_prior(recipe, self.model, rule)
+        # A recorded step reads the host's batches from a fixed address; on a CPU every kind is simply asked.
+        self.feed: Feed = feed if feed.capturable or device.type == "cpu" else HandedOver(feed)
+        self.clock = Clock(schedule, device)
+        self.losses = torch.zeros(window, device=device)  # of the last steps: that of step t at t mod window
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.warming = False
+        self.fresh = False  # whether the sampler has yet to look around and make its first step
+        self.masses: Any = None  # one for each parameter, where the recipe has them measured
+        self.done = 0
+        self._run: Any = None
+        self._marks: list[Any] = []
+
+    def start(self, step: int = 0) -> None:
+        """Make the optimizer of the phase that `step` is in, and get ready to make that step."""
+        self.done = step
+        self.fresh = True
+        self.begin_phase()
+        self.clock.set(step, self.clock.scale)
+        self.synchronize()  # all that was made so far was made on another stream
+        self.on_stream(lambda: self.feed.start(step))
+
+    def begin_phase(self) -> None:
+        """Make the optimizer and the step for where the chain is: SGD in the warm start, then the recipe's own."""
+        named: list[tuple[str, Tensor]] = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        self.warming = self.done < self.schedule.warm_steps
+        if self.warming:
+            momentum = self.recipe.schedule.warm_start_momentum
+            self.optimizer = new_sgd(named, self.clock.lr, momentum, 0.0, False)
+        else:
+            seed = chain_seed(self.recipe.seed, self.number, "noise")
+            lr, temperature = self.clock.lr, self.clock.temperature
+            self.optimizer = build_optimizer(self.recipe, named, lr, temperature, seed, self.masses)
+        ours = type(self.model).__module__.startswith("atmc.nn")
+        half = self.recipe.run.precision == "bf16"
+        self._step = Step(
+            self.model,
+            self.optimizer,
+            self.feed,
+            self.clock,
+            self.likelihood,
+            self.prior,
+            self.losses,
+            sampling=not self.warming and self.recipe.sampler.name != "sgd",
+            world=self.world,
+            # Our networks follow their input's precision; others are left to torch's own rules.
+            autocast=torch.bfloat16 if half and not ours else None,
+        )
+        self._run = None
+
+    def _look_around(self) -> None:
+        """Measure the gradient where the sampler begins, and begin again with masses and thermostats from it."""
+        section = self.recipe.sampler
+        if self.warming or section.name == "sgd" or not (section.thermostat_from_noise or section.mass_from != "none"):
+            return
+        self.feed.start(self.done)
+        found = look(self._step, self.done, section.look_batches)
+        self.masses = masses(found, section, common_mass(section))
+        self.begin_phase()
+        assert self.optimizer is not None
+        if section.thermostat_from_noise:
+            temperature = self.clock.host_temperature(self.done)
+            set_thermostats(self.optimizer, self._step.params, found, temperature, self.clock.host_lr(self.done))
+        self.feed.start(self.done)
+
+    def ready(self) -> None:
+        """Record the step where there is a GPU, once per phase."""
+        if self._run is not None:
+            return
+        if self.fresh:
+            self.fresh = False
+            self.on_stream(self._look_around)
+        if self.stream is None:
+            self._run = self._step
+        else:
+            self.on_stream(lambda: self.feed.ensure(self.done))
+            self.synchronize()
+            self._run = GraphStep(self._step, self.stream, self._snapshot, self._put_back)
+
+    def _snapshot(self) -> Any:
+        assert self.optimizer is not None
+        return cloned(dict(self.model.state_dict())), optimizer_state(self.optimizer), self.losses.clone()
+
+    def _put_back(self, saved: Any) -> None:
+        assert self.optimizer is not None
+        weights, optimizer, losses = saved
+        self.set_weights(weights)
+        restore_optimizer_(self.optimizer, optimizer)
+        self.losses.copy_(losses)
+        self.clock.set(self.done, self.clock.scale)
+
+    def enqueue(self, count: int) -> None:
+        """Make `count` steps: on a CPU now, on CUDA as soon as the device gets there."""
+        self.ready()
+        self.on_stream(lambda: self._enqueue(count))
+
+    def _enqueue(self, count: int) -> None:
+        self.feed.ensure(self.done, count)
+        for number in range(self.done, self.done + count):
+            if isinstance(self.feed, HandedOver):
+                self.feed.fetch(number)
+            self._run()
+        self.done += count
+        if self.stream is not None:
+            # Never more than two stretches ahead: a signal or a divergence must not wait for a long queue.
+            mark = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            mark.record()
+            self._marks.append(mark)
+            if len(self._marks) > 2:
+                self._marks.pop(0).synchronize()
+
+    @torch.no_grad()
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Put weights (and buffers) in place, into the memory that a recorded step reads."""
+        own = self.model.state_dict()
+        if own.keys() != weights.keys():
+            odd = sorted(own.keys() ^ weights.keys())
+            raise ValueError(f"tensors differ: {', '.join(odd[:4])}")
+        for name, tensor in own.items():
+            if tensor.shape != weights[name].shape:
+                raise ValueError(f"{name} has shape {list(weights[name].shape)}, not {list(tensor.shape)}")
+            tensor.copy_(weights[name])
+
+    def on_stream(self, work: Callable[[], None]) -> None:
+        """Do something in the order of the chain's own stream, where it has one."""
+        if self.stream is None:
+            work()
+            return
+        with torch.cuda.stream(self.stream):
+            work()
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        if self.stream is not None:
+            torch.cuda.synchronize(self.device)

@@ -1,0 +1,161 @@
+"""Opening a run directory to run in it: make it where there is none, or see that what is there is this very run."""
+
+import shlex
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from atmc.common.errors import InputError, OtherRunError
+from atmc.engine.run_data import RunData
+from atmc.engine.schedule import Schedule, make_schedule
+from atmc.recipe.settings import Recipe, flat
+from atmc.recipe.toml_files import RECIPE_FILE, recipe_to_toml
+from atmc.recipe.unused_keys import idle_keys
+from atmc.storage.files import DamagedFileError, problem, tensors_to_bytes, write_bytes
+from atmc.storage.manifest import Manifest, hardware
+from atmc.storage.run_directory import labels_file, read_recipe
+
+# What may differ when a run goes on: nothing of this changes what is sampled. The length may, see `_longer`.
+_FREE = ("run.", "name", "data.root", "data.workers")
+_LENGTH = "schedule.epochs"
+_PRIOR = "target.prior"
+
+
+def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, network: dict[str, Any]) -> Manifest:
+    """The manifest of the run in `folder`: a new one, or that of the same run begun earlier.
+
+    Call it when everything else has been built: from here on the folder is a run of this recipe. A run that was killed
+    before its first checkpoint has nothing that another recipe could spoil, and gives way to it.
+    """
+    before = Manifest.load(folder) if Manifest.exists(folder) else None
+    if before is not None and _has_begun(before, folder):
+        manifest = before
+        _check_same(manifest, folder, recipe, data)
+    else:
+        if before is not None:
+            shutil.rmtree(folder / "chains", ignore_errors=True)
+        # A run killed in its first moments may have left these.
+        elif any(p.name not in (".lock", RECIPE_FILE) and p.suffix != ".tmp" for p in folder.glob("*")):
+            raise InputError(f"{folder} is not empty and not a run: choose another folder, or remove it first")
+        about = {
+            "digests": data.digests(),
+            "name": data.train.name,
+            "examples": len(data.train),
+            "shape": list(data.train.shape),
+            "classes": list(data.train.classes),
+            "mean": list(data.train.mean),
+            "std": list(data.train.std),
+        }
+        manifest = Manifest.create(
+            folder, seed=recipe.seed, chains=recipe.chains, data=about, network=network, sessions=[], checkpoints=[]
+        )
+    manifest.values["recipe"] = text = recipe_to_toml(recipe)
+    manifest.record(RECIPE_FILE, write_bytes(folder / RECIPE_FILE, text.encode()))
+    manifest.values["sessions"].append(
+        {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "hardware": hardware(device)}
+    )
+    manifest.commit()
+    if _keep_labels(manifest, data):  # after the folder is known to be a run, whatever happens next
+        manifest.commit()
+    return manifest
+
+
+def _has_begun(manifest: Manifest, folder: Path) -> bool:
+    """Whether any chain has a checkpoint or a sample, be it a lost one; where that cannot be known it has."""
+    chains = [path for path in (folder / "chains").glob("*") if path.is_dir()]
+    if any(not Manifest.exists(path) and any(path.rglob("*.safetensors")) for path in chains):
+        return True
+    try:
+        parts = [manifest, *(Manifest.load(path) for path in chains if Manifest.exists(path))]
+    except DamagedFileError:
+        return True
+    kept = ("checkpoints", "samples", "lost")
+    return any(part.values.get(key) or any(part.folder.glob("samples/*")) for part in parts for key in kept)
+
+
+def _keep_labels(manifest: Manifest, data: RunData) -> bool:
+    """Write the labels of every evaluation set that has none yet, or whose file was damaged since; whether any."""
+    changed = False
+    known = manifest.values["data"]["digests"]
+    for split, found in data.evaluate.items():
+        known.setdefault(split, found.digest)  # a set that was named only when the run was gone on with
+        relative = labels_file(split)
+        if relative in manifest.values["files"]:
+            path, sha256, size = manifest.entry(relative)
+            reason = problem(path, sha256, size)
+            if reason is None:
+                continue
+            manifest.notes.append(f"{path}: {reason}")
+        payload = tensors_to_bytes({"labels": found.labels}, {"split": split, "digest": found.digest})
+        manifest.record(relative, write_bytes(manifest.folder / relative, payload))
+        changed = True
+    return changed
+
+
+def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData) -> None:
+    past = read_recipe(manifest)
+    before, now = flat(past), flat(recipe)
+    idle = idle_keys(past)  # a run from when these were not refused goes on without them
+    for key, value in now.items():
+        if before.get(key) == value or key.startswith(_FREE) or key == _LENGTH or key in idle:
+            continue
+        if key == _PRIOR and "custom" in (before[key], value):
+            _refuse_prior(folder, before[key], value)
+        raise OtherRunError(
+            f"{folder} was begun with {key} = {before.get(key)!r}, not {value!r}: "
+            "use the same value to go on with it, or another folder for a new run"
+        )
+    if before[_LENGTH] != now[_LENGTH]:
+        _check_longer(past, recipe, manifest, folder)
+    known = manifest.values["data"]["digests"]
+    if known["train"] != data.train.digest:
+        raise InputError(
+            f"{folder} was begun on other training data (checksum {known['train'][:12]}…): {data.train.name} changed; "
+            "give the same to go on with it, or use another folder for a new run"
+        )
+    for split, found in data.evaluate.items():
+        if known.get(split, found.digest) != found.digest:
+            raise InputError(
+                f"{folder} was begun with other {split} data (checksum {known[split][:12]}…), which its samples were "
+                "evaluated on: give the same, or use another folder for a new run"
+            )
+
+
+def _refuse_prior(folder: Path, before: str, now: str) -> NoReturn:
+    """A rule given in Python has no name to compare: say which of the two priors it is, and how to give the other."""
+    if now == "custom":
+        said, cure = f"target.prior = {before!r}, not with the rule that prior= gives now", f"pass prior={before!r}"
+    else:
+        said, cure = f"a rule given in Python as prior=, not with target.prior = {now!r}", "pass the same rule"
+    raise OtherRunError(f"{folder} was begun with {said}: {cure} to go on with it, or use another folder for a new run")
+
+
+def _check_longer(before: Recipe, now: Recipe, manifest: Manifest, folder: Path) -> None:
+    """A run may be made longer (or shorter) where that changes nothing of what it has done already."""
+    examples = int(manifest.values["data"]["examples"])
+    old, new = make_schedule(before, examples), make_schedule(now, examples)
+    done = max((int(record["step"]) for record in manifest.values["checkpoints"]), default=0)
+    if now.chains > 1:
+        done = old.steps  # chains keep their own checkpoints; be strict rather than look into each
+    if not _same_until(done, old, new):
+        # What it is set to now, which need not be what it was begun with: runs are made longer.
+        epochs, asked = before.schedule.epochs, now.schedule.epochs
+        command = f"go on with atmc sample {shlex.quote(str(folder))}"
+        cure = f"pass epochs={epochs} to go on with it" if now.model.name == "custom" else command
+        kinds = " (cyclic or constant schedules can be made longer)" if asked > epochs else ""
+        raise OtherRunError(
+            f"{folder} is set to {_LENGTH} = {epochs}, not {asked}, which would change what it has done: {cure}, "
+            f"or use another folder for a new run{kinds}"
+        )
+
+
+def _same_until(done: int, old: Schedule, new: Schedule) -> bool:
+    return (
+        done <= min(old.steps, new.steps)
+        and torch.equal(old.lr[:done], new.lr[:done])
+        and torch.equal(old.temperature[:done], new.temperature[:done])
+        and [k for k in old.sample_after if k <= done] == [k for k in new.sample_after if k <= done]
+    )

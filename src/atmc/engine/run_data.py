@@ -1,0 +1,103 @@
+"""The examples of a run: what is learned from, what is held out, and what is evaluated."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atmc import data
+from atmc.common.errors import InputError
+from atmc.data import ImageData, Source
+from atmc.recipe.settings import Recipe
+
+Examples = ImageData | Source
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The training set (its size is the N of the potential) and the evaluation sets by name."""
+
+    train: Examples
+    evaluate: dict[str, Examples]
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 0 for regression."""
+        return len(self.train.classes)
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every split, for the manifest."""
+        return {"train": self.train.digest} | {split: found.digest for split, found in self.evaluate.items()}
+
+
+def load_data(recipe: Recipe) -> RunData:
+    """Load (or open, where they are streamed) and split the data a recipe names."""
+    section = recipe.data
+    whole = _get(section.name, "train", section.root)
+    held: Examples | None = None
+    if section.validation >= len(whole):
+        raise InputError(f"data.validation = {section.validation} is not below the {len(whole)} training examples")
+    if section.validation:
+        whole, held = data.hold_out(whole, section.validation)
+    splits: dict[str, Examples] = {}
+    for split in recipe.run.evaluate:
+        if split == "train":
+            splits[split] = whole
+        elif split == "validation" and held is not None:
+            splits[split] = held
+        else:
+            splits[split] = _get(section.name, split, section.root)
+    return RunData(whole, splits)
+
+
+def _get(name: str, split: str, root: str | None) -> Examples:
+    return data.open_source(name, split, root) if data.is_streaming(name) else data.load(name, split, root)
+
+
+def check_fits(model: nn.Module, examples: RunData, recipe: Recipe, likelihood: Any) -> None:
+    """One clear line where batch, network, examples and labels do not fit together.
+
+    Evaluation sets are looked at as the training set is: otherwise the first sample, perhaps hours later, finds out,
+    in a folder that is then a run on these data.
+    """
+    train = examples.train
+    if recipe.data.batch_size > len(train):
+        raise InputError(
+            f"data.batch_size = {recipe.data.batch_size} is larger than the {len(train)} training examples"
+        )
+    check_labels(*first_outputs(model, train), train.labels, likelihood)
+    for split, found in examples.evaluate.items():
+        if len(found) and split != "train":
+            try:
+                check_labels(*first_outputs(model, found), found.labels, likelihood, evaluated=True)
+            except InputError as error:
+                raise InputError(f"{split}: {error}") from error
+
+
+def first_outputs(model: nn.Module, found: Examples) -> tuple[Tensor, Tensor]:
+    """What the network says about the first two examples of a set, and their labels."""
+    few = found.subset(torch.arange(min(2, len(found))), "train")
+    x, y = next(iter(data.eval_batches(few, 2, "cpu", workers=0)))
+    twin = copy.deepcopy(model).cpu().eval()
+    try:
+        with torch.no_grad():
+            outputs = twin(x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        shape, said = list(found.shape), str(error).splitlines()[0]
+        raise InputError(f"the network does not take examples of shape {shape}: {said}") from error
+    if not isinstance(outputs, Tensor):
+        raise InputError(f"the network must return one tensor, not a {type(outputs).__name__}")
+    return outputs, y
+
+
+def check_labels(outputs: Tensor, y: Tensor, labels: Tensor, likelihood: Any, evaluated: bool = False) -> None:
+    """`InputError` where first outputs and their labels `y`, or any of all the `labels`, do not go together.
+
+    Targets of a regression that is only `evaluated` may lack an axis of length 1, as `Evaluator` allows.
+    """
+    if evaluated and likelihood.task != "classification" and y.numel() == outputs.numel():
+        y = y.reshape(outputs.shape)
+    likelihood.check_shapes(outputs, y)
+    likelihood.check_values(outputs, labels)

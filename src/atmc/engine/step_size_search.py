@@ -1,0 +1,144 @@
+"""How fast a sampler may go on a network and data that nobody has tuned for: found by a short walk, before the run.
+
+A sampler of average speed v is SGD with momentum at the rate v² N on the mean loss. Two things limit that rate. Where
+the loss is most curved, λ, a step must not overshoot: rate · λ stays small. And mini-batch gradients heat: a parameter
+whose gradient of U has the variance Var(G) needs the friction h Var(G)/(2 m T), that is D · rate · Var(G)/(2 N T D h),
+to stay at T. A thermostat finds that friction, but its law rests on noise that is new at every step, and batches that
+go through the data epoch by epoch are not; so it has to stay below the friction D that is there anyway. Where that
+limit holds, going faster would not get a chain further: noisy directions move by (2T/Var(G)) G a step at any speed.
+
+Both are known only near where the network fits, so a copy of it is led there first, by SGD on the same potential.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atmc.data import DeviceStore, ImageData
+from atmc.data.choose_batches import fits
+
+STEPS = 300  # of the walk, at most; and at most EPOCHS epochs
+EPOCHS = 20
+LOOKS = 24  # gradients whose variance is taken, and rounds of power iteration
+EXAMPLES = 1024  # for the curvature
+BENT = 0.5  # most of rate · λ: 0.7 of a radian a step of the stiffest oscillation
+HEAT = 0.5  # most of the friction that gradient noise asks for, in units of D (the median over parameters)
+MOMENTUM = 0.9
+Potential = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Rates on the mean loss: `start` for SGD from the first weights on, `rate` for the sampler afterwards."""
+
+    start: float
+    rate: float
+
+
+def find_pace(
+    model: nn.Module, data: ImageData, make: Callable[[nn.Module], Potential], batch: int, most: float, device: Any
+) -> Pace:
+    """The largest rates up to `most` that curvature and gradient noise allow; `make` gives a network its potential."""
+    walker = _Walker(copy.deepcopy(model).to(device), data, make, min(batch, len(data)), torch.device(device))
+    start = min(most, BENT / walker.curvature())
+    while not walker.walk(start) and start > 1e-9 * most:
+        start /= 4
+    bent = BENT / walker.curvature()
+    noisy = 2 * HEAT * math.log(1 / MOMENTUM) * len(data) / max(walker.variance(), 1e-300)
+    return Pace(_short(start), _short(min(most, bent, noisy)))
+
+
+class _Walker:
+    """A copy of the network that looks around; all random numbers are its own, so that it finds the same each time."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: ImageData,
+        make: Callable[[nn.Module], Potential],
+        batch: int,
+        device: torch.device,
+    ) -> None:
+        self.data, self.batch, self.device = data, batch, device
+        self.store = DeviceStore(data, device if fits(data, device) else "cpu", torch.float32)
+        self.potential = make(model)  # in the mode it has: frozen BatchNorm stays frozen
+        self.params: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        self.first = [p.detach().clone() for p in self.params]
+        self.generator = torch.Generator().manual_seed(0)
+
+    def walk(self, rate: float) -> bool:
+        """Go from the first weights down by SGD; False where that does not end below where it began."""
+        with torch.no_grad():
+            for p, first in zip(self.params, self.first, strict=True):
+                p.copy_(first)
+        steps = min(STEPS, max(20, EPOCHS * len(self.data) // self.batch))
+        moving = [torch.zeros_like(p) for p in self.params]
+        losses = []
+        for step in range(steps):
+            loss, grads = self.gradient(self.batch)
+            losses.append(loss)
+            if not math.isfinite(loss):
+                return False
+            torch._foreach_mul_(moving, MOMENTUM)
+            torch._foreach_add_(moving, grads)
+            with torch.no_grad():
+                lower = min(
+                    1.0, 2 * (1 - step / steps)
+                )  # at the full rate to the end it would be where the noise leads
+                torch._foreach_add_(self.params, moving, alpha=-rate * lower / len(self.data))
+        fifth = max(1, steps // 5)
+        return sum(losses[-fifth:]) <= sum(losses[:fifth])
+
+    def gradient(self, count: int) -> tuple[float, list[Tensor]]:
+        """U and its gradient, estimated on a random batch of `count`."""
+        index = torch.randperm(len(self.data), generator=self.generator)[:count]
+        return self._gradient(index)
+
+    def _gradient(self, index: Tensor) -> tuple[float, list[Tensor]]:
+        x, y = self.store.examples(index.to(self.store.device))
+        with torch.enable_grad():
+            u = self.potential(x.to(self.device), y.to(self.device))
+            grads = torch.autograd.grad(u, self.params, allow_unused=True)
+        return float(u.detach()), [
+            torch.zeros_like(p) if g is None else g for p, g in zip(self.params, grads, strict=True)
+        ]
+
+    def curvature(self) -> float:
+        """The largest curvature λ of U/N here, by power iteration on differences of the gradient."""
+        index = torch.randperm(len(self.data), generator=self.generator)[: min(EXAMPLES, len(self.data))]
+        _, here = self._gradient(index)
+        size = math.sqrt(sum(float(p.detach().double().square().sum()) for p in self.params))
+        tiny = 1e-3 * max(size, 1e-3)
+        along = [torch.randn(p.shape, generator=self.generator).to(p) for p in self.params]
+        found = 0.0
+        for _ in range(LOOKS):
+            norm = math.sqrt(sum(float(v.double().square().sum()) for v in along))
+            if not 0 < norm < math.inf:
+                break
+            torch._foreach_mul_(along, 1 / norm)
+            with torch.no_grad():
+                torch._foreach_add_(self.params, along, alpha=tiny)
+            _, there = self._gradient(index)
+            with torch.no_grad():
+                torch._foreach_sub_(self.params, along, alpha=tiny)
+            along = [(b - a) / (tiny * len(self.data)) for a, b in zip(here, there, strict=True)]
+            found = math.sqrt(sum(float(v.double().square().sum()) for v in along))
+        return found if 0 < found < math.inf else 1e-12
+
+    def variance(self) -> float:
+        """The median over parameters of the variance of a batch's gradient of U."""
+        grads = [self.gradient(self.batch)[1] for _ in range(LOOKS)]
+        spread = [torch.stack(each).double().var(0).flatten() for each in zip(*grads, strict=True)]
+        flat = torch.cat(spread)
+        alive = flat[flat > 0]
+        return float(alive.median()) if len(alive) else 0.0
+
+
+def _short(value: float) -> float:
+    """Two digits are enough, and are the same on every machine more often than all of them."""
+    return float(f"{value:.2g}")

@@ -1,0 +1,264 @@
+"""From run directories to the facts of a report. Every score comes from `atmc.posterior`; here they are collected."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atmc.common.errors import InputError, RunError
+from atmc.posterior import metrics
+from atmc.recipe.settings import temperature_before
+from atmc.report.example_images import cards_of, png_of
+from atmc.report.read_run import Reading, pixels
+from atmc.report.redaction import Hidden, short_paths
+from atmc.report.report_data import (
+    Bins,
+    Finding,
+    Growth,
+    ImageCard,
+    ReportData,
+    RiskCoverage,
+    RunFacts,
+    Scores,
+    Strangers,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atmc.recipe.settings import Recipe
+
+METHODS = {"atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC", "sgld": "SGLD", "sgd": "SGD"}
+STRIP = 8  # of them shown to the reader
+SHOWN = 500  # strangers shown to a network
+GROWTH_POINTS = 60
+LEAST = 8  # examples: fewer cannot fill the eight bins
+
+
+def gather(
+    paths: Sequence[Path], *, split: str = "test", strangers: Sequence[str] = (), command: str = ""
+) -> ReportData:
+    """The facts of all runs, under names that tell them apart."""
+    import atmc
+
+    if not paths:
+        raise InputError("name at least one run directory")
+    readings = [Reading(Path(path)) for path in paths]
+    names = _names(readings)
+    runs = [run_facts(reading, name, split, strangers) for reading, name in zip(readings, names, strict=True)]
+    today = datetime.date.today().isoformat()
+    named = [*(reading.recipe.data.name for reading in readings), *strangers]
+    roots = [f"folder:{root}" for reading in readings if (root := reading.recipe.data.root)]
+    hidden = Hidden([reading.path for reading in readings], [*named, *roots])
+    return ReportData(tuple(map(hidden.run, runs)), today, atmc.__version__, hidden.text(command))
+
+
+def _names(readings: Sequence[Reading]) -> list[str]:
+    """The recipes' names; where two are the same, the folders' names; where those are too, the paths."""
+    choices = (
+        [r.recipe.name for r in readings],
+        [r.path.resolve().name for r in readings],
+        short_paths([r.path for r in readings]),
+    )
+    for names in choices:
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path} ({i})" for i, path in enumerate(choices[-1], start=1)]
+
+
+def run_facts(reading: Reading, name: str, split: str = "test", strangers: Sequence[str] = ()) -> RunFacts:
+    """Everything the page says about one run."""
+    answers = reading.answers(split)
+    if not answers.classes:
+        raise InputError(f"{reading.path} is a regression: reports are for classifiers")
+    if len(answers) < LEAST:
+        raise InputError(f"{reading.path}: {len(answers)} {answers.what} are too few for a report")
+    probs = reading.probs(split, answers)
+    labels = answers.labels
+    mean = metrics.predictive(probs)
+    single = probs[-1]
+    summary = metrics.summary(probs, labels)
+    recipe, manifest = reading.recipe, reading.run.manifest
+    sampled = recipe.sampler.name != "sgd"
+    damage = reading.run.damage()
+    notes = [f"Damaged: {line}" for line in damage]
+    if reading.run.status != "done":
+        notes.append(f"This run has not finished; go on with: atmc sample {reading.path}")
+    scaled, scaled_by = _scaled(reading, mean, labels)
+    cards = _cards(reading, split, probs, notes)
+    return RunFacts(
+        name=name,
+        method=_method(recipe),
+        network=_network(reading),
+        data=answers.name,
+        split=split,
+        examples=len(answers),
+        temperature=recipe.sampler.temperature if sampled else None,
+        temperature_before=temperature_before(recipe) if sampled else None,
+        augment=recipe.data.augment,
+        samples=len(probs),
+        chains=recipe.chains,
+        epochs=_rounded(reading.epochs()),
+        seconds=reading.seconds(),
+        device=_device(manifest),
+        seed=recipe.seed,
+        single=_scores(summary["single"]),
+        predictive=_scores(summary["predictive"]),
+        bins_single=_bins(single, labels),
+        bins=_bins(mean, labels),
+        risk=_risk(mean, labels),
+        risk_single=_risk(single, labels),
+        growth=_growth(probs, labels),
+        nll_each=np.asarray(metrics.nll_each(mean.astype(np.float32), labels), dtype=np.float64),
+        scaled=scaled,
+        scaled_by=scaled_by,
+        traces=reading.traces(),
+        surest=cards[0],
+        least_sure=cards[1],
+        strangers=tuple(_stranger(reading, kind, split, probs) for kind in strangers),
+        findings=_findings(reading, notes) if sampled else (),
+        recipe=_recipe_text(reading),
+        facts=_details(manifest, recipe),
+        notes=tuple(notes),
+        damage=tuple(damage),
+        data_digest=answers.digest,
+        likelihood=recipe.target.likelihood,
+        takes_images=recipe.model.name != "custom" and len(manifest["data"]["shape"]) == 3,
+    )
+
+
+def _method(recipe: Recipe) -> str:
+    """The sampler, with whatever makes its target or its network another one than the paper's."""
+    name = METHODS.get(recipe.sampler.name, recipe.sampler.name)
+    if recipe.model.norm != "none":
+        name += {"bn": " + BatchNorm", "frn": " + FRN"}.get(recipe.model.norm, f" + {recipe.model.norm}")
+    if recipe.target.likelihood != "categorical":
+        name += f", {recipe.target.likelihood} likelihood"
+    return name
+
+
+def _rounded(epochs: float) -> float:
+    """A run ends with a whole step, a hair after its last epoch."""
+    return float(round(epochs)) if abs(epochs - round(epochs)) < 0.5 and epochs >= 10 else round(epochs, 1)
+
+
+def _scores(found: dict[str, float]) -> Scores:
+    return Scores(found["accuracy"], found["nll"], found["brier"], found["ece"])
+
+
+def _bins(probs: Any, labels: Any) -> Bins:
+    found = metrics.calibration_bins(probs, labels, bins=8)
+    return Bins(found.confidence, found.accuracy, found.low, found.high)
+
+
+def _risk(probs: NDArray[Any], labels: NDArray[Any]) -> RiskCoverage:
+    curve = metrics.risk_coverage(1.0 - probs.max(axis=1).astype(np.float64), probs.argmax(axis=1) == labels)
+    return RiskCoverage(curve.coverage, curve.risk, curve.area)
+
+
+def _growth(probs: NDArray[Any], labels: NDArray[Any]) -> Growth:
+    counts = np.unique(np.linspace(1, len(probs), min(len(probs), GROWTH_POINTS)).round().astype(int))
+    curve = metrics.growing(probs, labels, counts.tolist())
+    gaps = [bins.error for bins in metrics.growing_bins(probs, labels, counts.tolist()).values()]
+    return Growth(
+        np.asarray(curve["samples"], dtype=np.float64),
+        np.asarray(curve["accuracy"]),
+        np.asarray(curve["nll"]),
+        np.asarray(gaps, dtype=np.float64),
+    )
+
+
+def _scaled(reading: Reading, mean: Any, labels: Any) -> tuple[Scores | None, float | None]:
+    """The usual cheap remedy as an honest extra row: fitted on the validation split and nothing else."""
+    if "validation" not in reading.run.splits:
+        return None, None
+    held = reading.answers("validation")
+    fitted = metrics.predictive(reading.probs("validation", held))
+    by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels)
+    return _scores(metrics.scores(metrics.apply_temperature(mean, by), labels)), by
+
+
+def _cards(
+    reading: Reading, split: str, probs: NDArray[Any], notes: list[str]
+) -> tuple[tuple[ImageCard, ...], tuple[ImageCard, ...]]:
+    """The images it is surest and least sure about, where there are images and they can still be read."""
+    if len(reading.run.manifest["data"]["shape"]) != 3:
+        return (), ()
+    try:
+        return cards_of(reading.examples(split), probs)
+    except (InputError, OSError) as error:  # scores come from what the run kept, and need no images
+        notes.append(f"No images are shown: {error}")
+        return (), ()
+
+
+def _stranger(reading: Reading, kind: str, split: str, probs: NDArray[Any]) -> Strangers:
+    """How the doubt on images from elsewhere compares with that on the test set."""
+    import torch
+
+    from atmc.posterior.uncertainty import from_probs
+    from atmc.report.ood_inputs import make
+
+    home = reading.examples(split)
+    some = pixels(home, range(min(len(home), SHOWN)))
+    images = make(kind, some, SHOWN, reading.recipe.data.root)
+    other = reading.ask(images.images)
+    here, there = from_probs(probs).entropy.numpy(), from_probs(other).entropy.numpy()
+    found = metrics.detection(here, there)
+    strip = png_of(torch.cat(list(images.images[:STRIP]), dim=2))
+    alone = None
+    if len(probs) > 1:
+        last = [from_probs(p[-1:]).entropy.numpy() for p in (probs, other)]
+        alone = metrics.detection(*last)["auroc"]
+    return Strangers(
+        images.name, images.about, there, here, found["auroc"], found["aupr"], found["fpr95"], alone, strip
+    )
+
+
+def _findings(reading: Reading, notes: list[str]) -> tuple[Finding, ...]:
+    try:
+        return reading.findings()
+    except (InputError, RunError) as error:  # too few samples for a diagnosis must not cost the whole page
+        notes.append(f"No diagnosis: {error}")
+        return ()
+
+
+def _network(reading: Reading) -> str:
+    section = reading.recipe.model
+    if section.name == "custom":
+        made = str(reading.run.manifest.get("network", {}).get("class", ""))
+        name = made.rpartition(".")[2]  # kept with its module, which for a script's or a notebook's own is "__main__"
+        return f"{name}, a network of one's own" if name else "a network of one's own"
+    label = {"resnetpp": "ResNet++", "resnet": "ResNet", "mlp": "MLP"}.get(section.name, section.name)
+    size = sum(p.numel() for p in reading.run.model().parameters())
+    return f"{label}-{section.depth}×{section.width}, {size / 1e6:.2f} M parameters"
+
+
+def _device(manifest: dict[str, Any]) -> str:
+    sessions = manifest.get("sessions") or [{}]
+    found = sessions[-1].get("hardware") or {}
+    if "gpu" in found:
+        return str(found["gpu"])
+    if "threads" in found:
+        return f"CPU, {found['threads']} thread{'s' * (found['threads'] != 1)}"
+    return str(found.get("device", platform.machine()))
+
+
+def _details(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
+    versions = manifest.get("versions") or {}
+    prior = {"none": "no prior", "custom": "a prior of one's own"}.get(recipe.target.prior)
+    target = f"{recipe.target.likelihood} likelihood, {prior or f'{recipe.target.prior} prior'}"
+    details = {"Target": target, "Seed": str(recipe.seed)}
+    for key in ("atmc", "torch", "python"):
+        if key in versions:
+            details[key] = str(versions[key])
+    return details
+
+
+def _recipe_text(reading: Reading) -> str:
+    """As the manifest has it, which is what was run: recipe.toml may be gone or altered."""
+    return str(reading.run.manifest["recipe"])

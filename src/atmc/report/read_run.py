@@ -1,0 +1,208 @@
+"""A run directory opened for reading: its probabilities, labels, traces and health. Nothing is ever written to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atmc.common.errors import InputError, RunError
+from atmc.report.report_data import OWN, Array, Finding, Trace, called
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from atmc.engine.run_data import Examples
+    from atmc.posterior import Posterior
+
+LEVELS = ("ok", "note", "warning", "problem")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is true of the examples of a split, in the order of the run's predictions. No images: scores need none."""
+
+    name: str  # of the data set
+    split: str
+    labels: NDArray[Any]
+    classes: tuple[str, ...]
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def what(self) -> str:
+        """How to call these examples in a sentence."""
+        return called(self.name, self.split)
+
+
+class Reading:
+    """What can be read from one run directory."""
+
+    def __init__(self, path: Path) -> None:
+        from atmc.storage.run_directory import RunDir
+
+        if not Path(path).is_dir():
+            raise InputError(f"there is no run directory {path}; make one with atmc sample RECIPE --out {path}")
+        self.path = Path(path)
+        if (self.path / "posterior.json").is_file() and not (self.path / "manifest.json").exists():
+            raise InputError(
+                f"{path} is a saved posterior, which keeps neither data nor traces: name the run that it came from "
+                f"(images it can do: atmc predict {path} IMAGE.png)"
+            )
+        self.run = RunDir.open(path)
+        self.recipe = self.run.recipe
+        self._examples: dict[str, Examples] = {}
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """The run's samples as one predictor."""
+        from atmc.posterior import Posterior
+
+        self._need_samples()
+        if self.recipe.model.name == "custom":
+            made = self.run.manifest.get("network", {}).get("class", "a network")
+            raise InputError(
+                f"{self.path} sampled {made}, a network of your own, which no command can make: in Python, use "
+                f"p = atmc.Posterior.from_run({str(self.path)!r}, model) and p.predict(x); after p.save(FOLDER) of a "
+                "network of torch's own layers, atmc predict FOLDER IMAGE.png works too"
+            )
+        try:
+            return Posterior.from_run(self.run)
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, InputError | RunError):
+                raise
+            said = str(error).splitlines()[0]
+            raise RunError(f"{self.path}: its samples do not fit the network that it names: {said}") from error
+
+    def answers(self, split: str) -> Answers:
+        """The labels of a split: those kept with the run's predictions, or else those of the data set itself."""
+        _check_split(split)
+        about = self.run.manifest["data"]
+        labels = self.run.labels(split) if split in self.run.splits else None
+        if labels is not None:
+            digest = str(about["digests"].get(split, ""))
+            return Answers(str(about["name"]), split, labels.numpy(), tuple(about["classes"]), digest)
+        data = self.examples(split)
+        return Answers(data.name, split, data.labels.numpy(), tuple(data.classes), data.digest)
+
+    def examples(self, split: str) -> Examples:
+        """The images and labels of a split, read anew and checked to be those that the run saw."""
+        _check_split(split)
+        if split not in self._examples:
+            self._examples[split] = self._load(split)
+        return self._examples[split]
+
+    def _load(self, split: str) -> Examples:
+        from atmc.engine.run_data import load_data
+
+        if self.recipe.data.name == OWN:
+            raise InputError(f"{self.path} was made from tensors, {self._what_is_kept(split)}")
+        if split == "validation" and self.recipe.data.validation == 0:
+            raise InputError(f"{self.path} held nothing out for validation: choose --split test")
+        data = load_data(replace(self.recipe, run=replace(self.recipe.run, evaluate=[split]))).evaluate[split]
+        known = (self.run.manifest.get("data") or {}).get("digests", {}).get(split)
+        if known is not None and known != data.digest:
+            raise InputError(f"the {split} images of {data.name} are no longer those that {self.path} was run with")
+        return data
+
+    def _what_is_kept(self, split: str) -> str:
+        python = "use atmc.Posterior.from_run(run, model) in Python"
+        if split in self.run.splits:
+            return f"of which only labels and predictions are kept, and this needs the {split} examples: {python}"
+        if split != "test":  # which nothing that can be given to atmc.sample would change
+            return f"and has no {split} labels: {python}"
+        return f"and has no {split} labels: give test=(x, y) to atmc.sample for scores here, or {python}"
+
+    def probs(self, split: str, answers: Answers, device: str | None = None) -> NDArray[np.float32]:
+        """Probabilities [samples, examples, classes]: as stored where the run stored them, computed otherwise."""
+        self._need_samples()
+        stored = split in self.run.splits
+        probs = self.run.predictions(split).numpy() if stored else self.ask(pixels(self.examples(split)), device)
+        if probs.ndim != 3 or probs.shape[1] != len(answers) or probs.shape[2] != len(answers.classes):
+            raise InputError(f"{self.path}: the predictions are not for the {len(answers)} {answers.what}")
+        return probs
+
+    def _need_samples(self) -> None:
+        if len(self.run.bank) == 0:
+            raise InputError(f"{self.path} has no samples yet; go on with atmc sample {self.path}")
+
+    def ask(self, images: Tensor, device: str | None = None) -> NDArray[np.float32]:
+        """What each sample says about `images`, with as many threads as the run had: small networks want few."""
+        import torch
+
+        from atmc.engine.torch_settings import numerics
+
+        with numerics(self.recipe, torch.device("cpu")):
+            found: NDArray[np.float32] = self.posterior.sample_probs(images, device=device).numpy()
+        return found
+
+    def traces(self) -> tuple[Trace, ...]:
+        """Loss, temperature and thermostat of every chain."""
+        return tuple(trace(rows, chain) for chain in range(self.recipe.chains) if (rows := self.run.metrics(chain)))
+
+    def seconds(self) -> float | None:
+        """Time spent sampling, all chains together (they share a device)."""
+        spent = [_number(row.get("seconds")) for row in self.run.metrics() if row.get("event") == "log"]
+        return float(np.nanmax(spent)) if spent and not np.isnan(spent).all() else None
+
+    def epochs(self) -> float:
+        """How far the run has come."""
+        seen = [_number(row.get("epoch")) for row in self.run.metrics()]
+        return float(np.nanmax(seen)) if seen and not np.isnan(seen).all() else 0.0
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the doctor says."""
+        from atmc.diagnose.doctor import doctor
+
+        found = []
+        for advice in doctor(self.run):
+            evidence = f"{advice.evidence} ({advice.sure})" if advice.sure else advice.evidence
+            level = advice.level if advice.level in LEVELS else "note"
+            found.append(Finding(level, advice.title, evidence, advice.action))
+        return tuple(found)
+
+
+def _check_split(split: str) -> None:
+    if split not in ("test", "validation", "train"):
+        raise InputError(f"--split {split}: choose test, validation or train")
+
+
+def pixels(data: Examples, index: Sequence[int] | None = None) -> Tensor:
+    """The images of a data set, all or those at `index`, decoded where they are still files."""
+    import torch
+
+    part = data if index is None else data.subset(torch.as_tensor(list(index)), data.split)
+    images: Tensor = part.in_memory((part.mean, part.std)).images if hasattr(part, "in_memory") else part.images
+    return images
+
+
+def trace(rows: list[dict[str, Any]], chain: int) -> Trace:
+    """The log rows of one chain as columns."""
+    logged = [row for row in rows if row.get("event") == "log"]
+    sampled = [row for row in rows if row.get("event") == "sample"]
+
+    def column(name: str, of: list[dict[str, Any]] = logged) -> Array:
+        return np.array([_number(row.get(name)) for row in of], dtype=np.float64)
+
+    return Trace(
+        chain=chain,
+        epoch=column("epoch"),
+        loss=column("loss"),
+        temperature=column("kinetic_temperature"),
+        thermostat=column("thermostat_q50"),
+        thermostat_low=column("thermostat_q01"),
+        thermostat_high=column("thermostat_q99"),
+        sampled_at=column("epoch", sampled),
+    )
+
+
+def _number(value: Any) -> float:
+    # Rows come from a file that may be anybody's: what is not a number counts as not read.
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")

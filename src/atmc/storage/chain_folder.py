@@ -1,0 +1,171 @@
+"""One chain's folder: its manifest, samples, predictions, metrics and two checkpoints, kept consistent with each other.
+
+The rule is one commit for everything that belongs to one moment. A sample, its predictions and the checkpoint after it
+are written one after the other and become true together when the manifest is replaced. Hence a run that is killed
+anywhere resumes from a checkpoint that knows exactly the samples the manifest lists; and where a checkpoint turns out
+to be damaged and the one before has to serve, later samples are already in the bank and are simply kept.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from atmc.common.errors import RunError
+from atmc.storage.files import DamagedFileError, problem, read_tensors, sweep, tensors_to_bytes, write_bytes
+from atmc.storage.manifest import NAME, Manifest
+from atmc.storage.metrics_log import Journal
+from atmc.storage.sample_bank import SampleBank
+
+KEPT = 2  # checkpoints: the newest and the one before
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint as read back: all tensors, and everything else as plain JSON values."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+class ChainStore:
+    """The folder of one chain, for the process that runs it (which holds the run's lock)."""
+
+    def __init__(self, manifest: Manifest, chain: int = 0) -> None:
+        self.folder = manifest.folder
+        self.manifest = manifest
+        self.chain = chain
+        self.bank = SampleBank(manifest)
+        self.journal = Journal(self.folder / "metrics.jsonl")
+        self.notes: list[str] = list(manifest.notes)
+
+    @classmethod
+    def open(cls, folder: Path, chain: int = 0, **values: Any) -> "ChainStore":
+        """The store in `folder`; a new one, with `values` in its manifest, where there is none."""
+        if Manifest.exists(folder):
+            return cls(Manifest.load(folder), chain)
+        if any((folder / "samples").glob("*.safetensors")) or any((folder / "checkpoint").glob("*.safetensors")):
+            raise DamagedFileError(folder / NAME, "is missing, though there are samples or checkpoints beside it")
+        store = cls(Manifest.create(folder, chain=chain, checkpoints=[], **values), chain)
+        if _others_have_begun(folder):
+            store.notes.append(f"{folder}: is missing, though other chains of this run are there; it begins anew")
+        store.manifest.commit()
+        return store
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def checkpoint(self, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Write a checkpoint and commit it together with everything recorded since the last one.
+
+        It replaces one of the same step, and after a rollback those of later steps: the one before stays another one.
+        """
+        before = self.manifest.values["checkpoints"]
+        number = 1 + max((int(record["number"]) for record in before), default=-1)
+        relative = f"checkpoint/{number:06d}.safetensors"
+        meta = {"step": step, "values": dict(values)}
+        written = write_bytes(self.folder / relative, tensors_to_bytes(tensors, meta))
+        self.manifest.record(relative, written)
+        own = {"number": number, "file": relative, "step": step, "metrics": self.journal.mark()}
+        kept = [*(record for record in before if int(record["step"]) < step), own][-KEPT:]
+        dropped = [record for record in before if record not in kept]
+        self.manifest.values["checkpoints"] = kept
+        for record in dropped:
+            self.manifest.forget(record["file"])
+        self.manifest.commit()
+        for record in dropped:
+            self.manifest.locate(record["file"]).unlink(missing_ok=True)
+
+    def add_sample(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Write a sample; it is in the bank with the next checkpoint."""
+        self.bank.append(tensors, {"chain": self.chain, **meta}, commit=False)
+
+    def add_prediction(self, split: str, index: int, tensors: Mapping[str, Tensor]) -> None:
+        """Write what sample `index` says about a split; recorded with the next checkpoint."""
+        relative = f"predictions/{split}/{index:04d}.safetensors"
+        meta = {"split": split, "index": index, "chain": self.chain}
+        self.manifest.record(relative, write_bytes(self.folder / relative, tensors_to_bytes(tensors, meta)))
+
+    def forget_predictions(self, index: int) -> None:
+        """Of a sample that was set aside; committed with the next checkpoint."""
+        name = f"{index:04d}.safetensors"
+        for relative in [f for f in self.manifest.values["files"] if f.startswith("predictions/") and f.endswith(name)]:
+            self.manifest.forget(relative)
+
+    def sample_at(self, index: int) -> dict[str, Tensor] | None:
+        """Sample number `index` where the bank has it already, as after falling back to an older checkpoint."""
+        for position, entry in enumerate(self.bank.entries):
+            if entry.meta["index"] == index:
+                return self.bank[position]
+        return None
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def restore(self) -> Saved | None:
+        """Make the folder consistent and return the newest good checkpoint, or None if none was ever committed.
+
+        What was damaged is in `notes`, one line each. Samples that cannot be read are set aside; all others stay.
+        """
+        for place in (self.folder, self.folder / "samples", self.folder / "checkpoint", *self._prediction_folders()):
+            sweep(place)
+        self._check_samples()
+        listed = self.manifest.values["checkpoints"]
+        if not listed:
+            self.journal.resume(0, Journal(self.folder / "none").mark()["sha256"])
+            return None
+        for record in reversed(listed):
+            try:
+                tensors, meta = read_tensors(*self.manifest.entry(record["file"]))
+                saved = Saved(int(meta["step"]), tensors, meta["values"])
+            except (DamagedFileError, KeyError) as error:
+                self.notes.append(str(error))
+                continue
+            self.manifest.values["checkpoints"] = [r for r in listed if r["number"] <= record["number"]]
+            if complaint := self.journal.resume(record["metrics"]["bytes"], record["metrics"]["sha256"]):
+                self.notes.append(complaint)
+            self._drop_orphans()
+            if self.notes:
+                self.manifest.commit()
+            return saved
+        raise RunError(
+            f"{self.folder}: no checkpoint can be read ({'; '.join(self.notes)}); its {len(self.bank)} samples are "
+            "intact and can be evaluated, but this run cannot go on"
+        )
+
+    def read(self, before: int | None = None) -> Saved:
+        """The newest checkpoint, or the newest from before a step; the oldest where there is none such."""
+        listed = self.manifest.values["checkpoints"]
+        earlier = [r for r in listed if before is None or int(r["step"]) < before]
+        record = earlier[-1] if earlier else listed[0]
+        tensors, meta = read_tensors(*self.manifest.entry(record["file"]))
+        return Saved(int(meta["step"]), tensors, meta["values"])
+
+    def _prediction_folders(self) -> list[Path]:
+        return [p for p in (self.folder / "predictions").glob("*") if p.is_dir()]
+
+    def _check_samples(self) -> None:
+        for index, error in reversed(self.bank.problems()):
+            self.notes.append(str(error))
+            self.bank.set_aside(index, error.reason)
+        for relative in [f for f in self.manifest.values["files"] if f.startswith("predictions/")]:
+            path, sha256, size = self.manifest.entry(relative)
+            if reason := problem(path, sha256, size):
+                self.notes.append(f"{path}: {reason}")
+                self.manifest.forget(relative)
+
+    def _drop_orphans(self) -> None:
+        """Checkpoints that nobody lists: written, but never committed, or dropped and not yet removed."""
+        keep = {record["file"] for record in self.manifest.values["checkpoints"]}
+        for path in (self.folder / "checkpoint").glob("*.safetensors"):
+            if f"checkpoint/{path.name}" not in keep:
+                path.unlink()
+
+
+def _others_have_begun(folder: Path) -> bool:
+    """Whether other chains of the run that `folder` belongs to have got further than their first checkpoint."""
+    if folder.parent.name != "chains":
+        return False
+    others = [Manifest.load(other).values for other in folder.parent.glob("*") if Manifest.exists(other)]
+    return any(record["step"] > 0 for values in others for record in values.get("checkpoints", []))

@@ -1,0 +1,180 @@
+"""The manifest: what a run is made of, with a checksum for every file, and the one place where a change becomes true.
+
+Files are written first and recorded last, so a crash in between leaves a file that nobody lists: it is as if it had
+never been written, and the run, going on from its checkpoint, writes it again. The manifest vouches for itself with a
+checksum of its own and is kept twice, so that one bad block cannot make a run forget its samples.
+"""
+
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy
+import safetensors
+import torch
+
+import atmc
+from atmc.common.errors import InputError
+from atmc.storage.files import DamagedFileError, FileRecord, write_bytes
+
+FORMAT = 1
+NAME = "manifest.json"
+MIRROR = "manifest.copy.json"
+
+
+def versions() -> dict[str, str]:
+    """What made the run."""
+    return {
+        "atmc": atmc.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "safetensors": safetensors.__version__,
+        "cuda": str(torch.version.cuda),
+    }
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """Where it was made."""
+    found: dict[str, Any] = {"device": device.type, "machine": platform.machine(), "system": sys.platform}
+    if device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+    else:
+        found["threads"] = torch.get_num_threads()
+    return found
+
+
+class Manifest:
+    """The manifest of one folder. `values` is plain JSON; `commit` makes it durable."""
+
+    def __init__(self, folder: Path, values: dict[str, Any]) -> None:
+        self.folder = folder
+        self.values = values
+        self.notes: list[str] = []
+
+    @classmethod
+    def create(cls, folder: Path, **values: Any) -> "Manifest":
+        """A manifest for a new folder; nothing is on disk until `commit`."""
+        return cls(folder, {"format": FORMAT, "versions": versions(), "files": {}, "samples": [], **values})
+
+    @classmethod
+    def exists(cls, folder: Path) -> bool:
+        return (folder / NAME).exists() or (folder / MIRROR).exists()
+
+    @classmethod
+    def load(cls, folder: Path) -> "Manifest":
+        """The manifest of `folder`, or its copy where the first is damaged (then `notes` says so)."""
+        notes: list[str] = []
+        for name in (NAME, MIRROR):
+            try:
+                manifest = cls(folder, _read(folder / name))
+            except DamagedFileError as error:
+                notes.append(str(error))
+                continue
+            manifest.notes = notes
+            return manifest
+        raise DamagedFileError(folder / NAME, f"cannot be read, nor its copy: {'; '.join(notes)}")
+
+    def commit(self) -> None:
+        """Write the manifest; from here on, what it lists is part of the run."""
+        body = {key: value for key, value in self.values.items() if key != "checksum"}
+        self.values["checksum"] = _checksum(body)
+        payload = (json.dumps(self.values, indent=1, sort_keys=True) + "\n").encode()
+        write_bytes(self.folder / NAME, payload)
+        write_bytes(self.folder / MIRROR, payload)
+
+    def record(self, relative: str, written: FileRecord) -> dict[str, Any]:
+        """Note the checksum of a file; true once committed."""
+        entry = {"sha256": written.sha256, "bytes": written.bytes}
+        self.values["files"][relative] = entry
+        return entry
+
+    def forget(self, relative: str) -> None:
+        self.values["files"].pop(relative, None)
+
+    def locate(self, relative: str) -> Path:
+        """The path of a recorded file. A manifest is only data: it may not point outside its folder."""
+        parts = PurePosixPath(relative)
+        if parts.is_absolute() or ".." in parts.parts:
+            raise DamagedFileError(self.folder / NAME, f"lists {relative!r}, which is outside the run")
+        return self.folder / parts
+
+    def entry(self, relative: str) -> tuple[Path, str, int]:
+        """Path, checksum and size of a recorded file."""
+        found = self.values["files"].get(relative)
+        if found is None:
+            raise DamagedFileError(self.folder / NAME, f"does not list {relative}")
+        return self.locate(relative), found["sha256"], found["bytes"]
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DamagedFileError(path, "is missing") from None
+    except ValueError as error:
+        raise DamagedFileError(path, f"is not JSON ({error})") from None
+    if not isinstance(values, dict) or not isinstance(values.get("format"), int):
+        raise DamagedFileError(path, "is not a manifest")
+    # Before the checksum: a newer version may sum differently, and its reader deserves the better message.
+    if values["format"] > FORMAT:
+        made = values.get("versions", {}).get("atmc", "a newer version")
+        raise InputError(
+            f"{path.parent} was written by atmc {made} (format {values['format']}); this is atmc {atmc.__version__}, "
+            f"which reads up to format {FORMAT}: upgrade atmc to use it"
+        )
+    body = {key: value for key, value in values.items() if key != "checksum"}
+    if values.get("checksum") != _checksum(body):
+        raise DamagedFileError(path, "was altered: it does not match its own checksum")
+    for key, fits in _FITS.items():
+        if not fits(values.get(key)):
+            raise DamagedFileError(path, f"has a right checksum, but its {key!r} cannot be used")
+    return values
+
+
+def _records(value: Any, **kinds: type) -> bool:
+    """Whether `value` is a list of objects that have these keys, of these kinds."""
+    return isinstance(value, list) and all(
+        isinstance(record, dict) and all(isinstance(record.get(key), kind) for key, kind in kinds.items())
+        for record in value
+    )
+
+
+def _strings(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _about_data(value: Any) -> bool:
+    if value is None:  # a chain's own manifest has none: the run's has it
+        return True
+    lists = {"shape": int, "classes": str, "mean": int | float, "std": int | float}
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and _strings(value.get("digests"))
+        and all(
+            isinstance(value.get(key), list) and all(isinstance(item, kind) for item in value[key])
+            for key, kind in lists.items()
+        )
+    )
+
+
+# Whatever reads a manifest may rely on these. A checksum only shows that nothing changed since; somebody's own tool, or
+# somebody's malice, can write anything with a right one.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "files": lambda v: isinstance(v, dict) and _records(list(v.values()), sha256=str, bytes=int),
+    "samples": lambda v: _records(v, file=str, index=int),
+    "checkpoints": lambda v: v is None or _records(v, number=int, file=str, step=int, metrics=dict),
+    "sessions": lambda v: v is None or _records(v),
+    "versions": _strings,
+    "data": _about_data,
+    "status": lambda v: v is None or isinstance(v, str),
+}

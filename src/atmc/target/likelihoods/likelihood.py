@@ -1,0 +1,68 @@
+"""What a likelihood is: −log p(target | output) per example, in float32 or better, and what it predicts.
+
+`check_shapes` costs nothing and always runs. `check_values` reads tensors back to the host and is left to the caller,
+who knows whether the step is being captured.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from atmc.common.errors import InputError
+
+
+class Likelihood:
+    """p(target | network output), one factor per example."""
+
+    #: "classification" or "regression": what the targets are and what `probs` returns.
+    task: ClassVar[str] = "classification"
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log p(target | output) of each example: [batch], differentiable, float32 at least."""
+        raise NotImplementedError
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """What one sample of the network predicts for new inputs; averaged over samples it is the predictive."""
+        raise NotImplementedError
+
+    def check_shapes(self, outputs: Tensor, targets: Tensor) -> None:
+        """One clear error if outputs and targets cannot belong together, from shapes and dtypes alone."""
+        raise NotImplementedError
+
+    def check_values(self, outputs: Tensor, targets: Tensor) -> None:
+        """One clear error if the targets' values make no sense; reads them back to the host."""
+        raise NotImplementedError
+
+
+class ClassLikelihood(Likelihood):
+    """Shared by likelihoods of class labels: outputs [batch, classes], labels [batch] of an integer type."""
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """softmax(outputs): the probability of each class."""
+        return torch.softmax(wide(outputs), dim=-1)
+
+    def check_shapes(self, outputs: Tensor, targets: Tensor) -> None:
+        if outputs.ndim != 2:
+            raise InputError(f"the model's outputs must be [batch, classes], not {list(outputs.shape)}")
+        if targets.ndim != 1 or targets.shape[0] != outputs.shape[0]:
+            raise InputError(f"labels must be [{outputs.shape[0]}] for that batch, not {list(targets.shape)}")
+        if targets.dtype.is_floating_point or targets.dtype.is_complex or targets.dtype == torch.bool:
+            raise InputError(f"labels must be integers (class indices), not {targets.dtype}")
+
+    def check_values(self, outputs: Tensor, targets: Tensor) -> None:
+        classes = outputs.shape[1]
+        bad = (targets < 0) | (targets >= classes)
+        if bool(bad.any()):
+            where = int(bad.int().argmax())
+            raise InputError(
+                f"label {int(targets[where])} of example {where} is out of range: "
+                f"the model has {classes} outputs, so labels run from 0 to {classes - 1}"
+            )
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in float32 at least: bf16 has three digits, and a log-likelihood summed over a data set needs more."""
+    return x if x.dtype == torch.float64 else x.float()

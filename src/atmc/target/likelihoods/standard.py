@@ -1,0 +1,66 @@
+"""The two everyday likelihoods: a categorical one for labels, a Gaussian one for regression."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from atmc.common.errors import InputError
+from atmc.target.likelihoods.likelihood import ClassLikelihood, Likelihood, wide
+
+
+@dataclass(frozen=True)
+class Categorical(ClassLikelihood):
+    """p(y | f) = softmax(f)_y: each label is one draw from the predicted class probabilities.
+
+    It has no way to say how much doubt the labels carry. Curated data sets carry hardly any, which is why samples of
+    its posterior at T = 1 underfit them: see `NoisyDirichlet` and `DirClip` for two honest ways out, or cool the chain.
+    `probs` is softmax(f).
+    """
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(wide(outputs), targets.long(), reduction="none")
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """p(y | f) = Π_k N(y_k; f_k, scale²): regression with independent noise of known standard deviation.
+
+    Outputs and targets have one shape, [batch] or [batch, k, …]; an example's nll sums over its components.
+    `probs` is the predictive *mean* f (there are no classes); the predictive variance over samples is
+    scale² + the variance of f.
+    """
+
+    task: ClassVar[str] = "regression"
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise InputError(f"scale of Gaussian must be a positive, finite number, not {self.scale!r}")
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        f = wide(outputs)
+        each = 0.5 * ((f - targets.to(f.dtype)) / self.scale).square() + (
+            math.log(self.scale) + 0.5 * math.log(2 * math.pi)
+        )
+        return each.flatten(1).sum(1) if each.ndim > 1 else each
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """The predictive mean of this sample: the outputs themselves."""
+        return wide(outputs)
+
+    def check_shapes(self, outputs: Tensor, targets: Tensor) -> None:
+        if outputs.shape != targets.shape or outputs.ndim == 0:
+            raise InputError(
+                f"outputs {list(outputs.shape)} and targets {list(targets.shape)} must have one shape "
+                "(they are compared number by number, never broadcast)"
+            )
+
+    def check_values(self, outputs: Tensor, targets: Tensor) -> None:
+        if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
+            raise InputError("the regression targets hold NaN or infinite values")
