@@ -63,7 +63,7 @@ def recipes() -> dict[str, Recipe]:
     apart = f"chains={MEMBERS} schedule.epochs=60 schedule.burn_in_epochs=0"
     for name, settings in (("T = 0.3", "sampler.temperature=0.3"), (BEST, f"sampler.temperature=1.0 {SURE[SUREST]}")):
         found[f"{name}, five chains"] = load_recipe("fashion-atmc", [*settings.split(), *apart.split()])
-    cold = dataclasses.replace(base.sampler, temperature=0.0, thermostat_spread=None)  # at 0 there is none to spread
+    cold = dataclasses.replace(base.sampler, temperature=0.0)
     found["T = 0"] = dataclasses.replace(base, sampler=cold)
     found[ENSEMBLE] = dataclasses.replace(
         base,

@@ -70,7 +70,7 @@ TINY = Recipe(
     data=DataSection(name="synthetic:1x6x6?classes=3&train=90&test=30", batch_size=16),
     model=ModelSection(name="mlp", depth=2, width=8),
     target=TargetSection(prior="gaussian"),
-    sampler=SamplerSection(name="atmc", lr=1e-2, mass=1.0, noise=10.0, inertia=0.1),
+    sampler=SamplerSection(name="atmc", lr=1e-2, mass=1.0, friction=10.0, inertia=0.1),
     schedule=ScheduleSection(epochs=10, cycle_epochs=2),
     run=RunSection(device="cpu"),
 )
@@ -100,7 +100,7 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 # What of TINY's sampler has no meaning for SGD and SGLD.
-WITHOUT_SPEED: dict[str, Any] = {"mass": None, "noise": None, "inertia": 1.0}
+WITHOUT_SPEED: dict[str, Any] = {"mass": None, "friction": None, "inertia": None}
 
 # Runs that several processes share (worker.py); 57 steps each.
 RECIPES = {

@@ -35,7 +35,7 @@ def test_three_lines(tmp_path: Path) -> None:
     x, y = moons()
     model = network()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    posterior = sample(model, (x, y), recipe="atmc", epochs=60, out=tmp_path / "mine", progress=None)
+    posterior = sample(model, (x, y), sampler="atmc", epochs=60, out=tmp_path / "mine", progress=None)
     prediction = posterior.predict(moons(seed=1)[0])
     assert len(posterior) >= 10
     assert float((torch.as_tensor(prediction.label) == y).double().mean()) > 0.9
@@ -143,7 +143,7 @@ def test_regression_from_floating_labels() -> None:
 @pytest.mark.parametrize("name", ["sgnht", "sghmc", "sgld", "sgd"])
 def test_other_samplers_by_name(name: str) -> None:
     x, y = moons()
-    posterior = sample(network(), (x, y), recipe=name, epochs=30, progress=None)
+    posterior = sample(network(), (x, y), sampler=name, epochs=30, progress=None)
     assert len(posterior) == 1 if name == "sgd" else len(posterior) > 5
     assert float((torch.as_tensor(posterior.predict(x).label) == y).double().mean()) > 0.75
 

@@ -62,7 +62,7 @@ def test_the_guide_runs_as_printed(tmp_path, monkeypatch):
 def test_the_guides_numbers_follow_from_its_formulas():
     settings = speed_settings(lr=1e-3, speed=1.0, momentum=0.9)
     assert f"D is {settings['noise']:.0f}" in GUIDE
-    assert (settings["noise"] / 3) ** -2 == pytest.approx(1e-3, rel=0.25)
+    assert (settings["friction"] / 3) ** -2 == pytest.approx(1e-3, rel=0.25)
     counts = GUIDE[GUIDE.index("| K |") :].splitlines()[0].strip("|").split("|")[1:]
     errors = [f"{100 * math.sqrt(2 / (int(k) - 1)):.0f} %" for k in counts]
     assert rows("| K |", GUIDE) == {"error of an epistemic variance": errors}

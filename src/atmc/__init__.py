@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atmc.api import sample
+    from atmc.common.errors import InputError, RunError
     from atmc.posterior import Posterior, Prediction
+    from atmc.recipe import Recipe
     from atmc.samplers import ATMC, SGHMC, SGLD, SGNHT, CyclicCosine
     from atmc.target import Potential, likelihoods, priors
 
@@ -24,9 +26,12 @@ __all__ = [
     "SGLD",
     "SGNHT",
     "CyclicCosine",
+    "InputError",
     "Posterior",
     "Potential",
     "Prediction",
+    "Recipe",
+    "RunError",
     "likelihoods",
     "priors",
     "sample",
@@ -36,6 +41,8 @@ _HOMES = {
     **dict.fromkeys(("ATMC", "SGHMC", "SGLD", "SGNHT", "CyclicCosine"), "samplers"),
     **dict.fromkeys(("Potential", "likelihoods", "priors"), "target"),
     **dict.fromkeys(("Posterior", "Prediction"), "posterior"),
+    **dict.fromkeys(("InputError", "RunError"), "common.errors"),
+    "Recipe": "recipe",
     "sample": "api",
 }
 _FOLDERS = ("data", "diagnose", "engine", "nn", "posterior", "recipe", "report", "samplers", "storage", "target")

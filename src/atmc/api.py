@@ -1,4 +1,4 @@
-"""Three lines for everyone else: `posterior = atmc.sample(model, (x, y), recipe="atmc", epochs=100, out="mine")`."""
+"""The high-level API: `posterior = atmc.sample(model, (x, y), sampler="atmc", epochs=100, out="runs/mine")`."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ import shlex
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,6 +36,7 @@ from atmc.engine.runner import RunResult, run
 from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import Pace, find_pace
 from atmc.engine.torch_settings import numerics
+from atmc.recipe.error_messages import nearest
 from atmc.recipe.settings import (
     DataSection,
     ModelSection,
@@ -44,7 +45,9 @@ from atmc.recipe.settings import (
     SamplerSection,
     ScheduleSection,
     TargetSection,
+    sampler_class,
 )
+from atmc.recipe.toml_files import override_words
 from atmc.recipe.validation import check_recipe
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir, labels_file
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
     from atmc.target.priors import PriorRule
 
 RATE = 0.1  # most, of the SGD with momentum 0.9 that a sampler would be without its noise; see `default_recipe`
-SAMPLERS = ("atmc", "sgnht", "sghmc", "sgld", "sgd")
 # Operations of a batch's forward pass up to which one thread is used. Measured on two cores that had other work too, on
 # dense and convolutional networks with batches of 16 and 64; the best step with one thread and with two: 1.6 and
 # 2.1 ms at 8e6, 3.7 and 5.9 at 3.3e7, 6.7 and 6.2 at 4.8e7, 25 and 26 at 1.4e8. The median step took 3 to 200 times as
@@ -67,8 +69,9 @@ FEW = 5  # fewer samples get a warning
 def sample(
     model: nn.Module,
     data: Pair | ImageData | str,
-    recipe: str | Path | Recipe = "atmc",
+    sampler: str | None = None,
     *,
+    recipe: str | Path | Recipe | None = None,
     epochs: int | None = None,
     out: str | Path | None = None,
     test: Pair | ImageData | None = None,
@@ -79,7 +82,7 @@ def sample(
     chains: int | None = None,
     seed: int | None = None,
     device: str | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     time_budget: float | None = None,
     progress: Progress | Literal["auto"] | None = "auto",
 ) -> "Posterior":
@@ -89,8 +92,9 @@ def sample(
         model: any network whose outputs are logits (or values, for a regression). It is not changed. Layers that cannot
             be sampled (BatchNorm in training mode, dropout) are an error that names them.
         data: (inputs, labels) as tensors or arrays, the name of a data set, or an `ImageData`.
-        recipe: the name of a sampler ("atmc", "sgnht", "sghmc", "sgld"; "sgd" for one ordinary network), a recipe file,
-            or a `Recipe`; its data and network are replaced by those given here.
+        sampler: "atmc" (the default), "sgnht", "sghmc", "sgld"; or "sgd" for one ordinary network.
+        recipe: instead of a sampler, a recipe file, its name or a `Recipe`: its settings are used, and its data and
+            network are replaced by those given here.
         epochs: how often to see the data while sampling (a tenth as many epochs of SGD come first); more gives better
             mixed samples and, from 4,000 steps on, more of them.
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
@@ -99,21 +103,22 @@ def sample(
         prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks.
         likelihood: one of `atmc.likelihoods`; from the labels if not given (whole numbers are classes). A regression
             should say how noisy its targets are: `atmc.likelihoods.Gaussian(scale)`.
-        overrides: more settings, as `"sampler.inertia=0.01"`.
+        overrides: more settings, as `{"sampler": {"inertia": 0.01}}` or `["sampler.inertia=0.01"]`.
         time_budget: seconds after which to stop, with the samples there are then.
 
-    With a sampler's name as recipe the speed is found by a short walk of SGD on a copy of the network, from curvature
+    With a sampler's name the speed is found by a short walk of SGD on a copy of the network, from curvature
     and gradient noise (`atmc.engine.step_size_search`). A chain far from its temperature gives a warning.
     On a CPU small networks are sampled with one thread, which is faster there; `overrides=["run.threads=4"]` sets it.
     """
     check_call(model, epochs, out)
+    source = _source(sampler, recipe)
+    overrides = override_words(overrides)
     train = examples(data)
     check_batch(batch_size, len(train))
     given = RunData(train, evaluation(data, test))
-    tuned = isinstance(recipe, Recipe) or str(recipe) not in SAMPLERS
-    past = None if tuned else _begun(out, str(recipe), epochs)
-    settings = _settings(past or recipe, train, epochs, overrides)
-    section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(recipe, Recipe))
+    past = _begun(out, source, epochs) if isinstance(source, str) else None
+    settings = _settings(past or source, train, epochs, overrides)
+    section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
     check_sets(model, given, build_likelihood(dataclasses.replace(settings, target=section)), guessed)
     if out is None or not Manifest.exists(Path(out)):  # a run that was begun goes on as it was
@@ -124,10 +129,10 @@ def sample(
     place = device or settings.run.device
     threads = _threads(settings, model, train, batch, place, out)
     teller = choose_progress() if progress == "auto" else progress or Progress()
-    if not tuned and past is None and recipe != "sgd":
+    if isinstance(source, str) and past is None and source != "sgd":
         about = dataclasses.replace(settings, target=section, run=dataclasses.replace(settings.run, threads=threads))
         found = _pace(model, train, about, kind, batch, pick_device(place), teller)
-        settings = _settings(recipe, train, epochs, overrides, found)
+        settings = _settings(source, train, epochs, overrides, found)
     settings = dataclasses.replace(
         settings,
         chains=settings.chains if chains is None else chains,
@@ -173,33 +178,50 @@ def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: Pace | 
         moves = SamplerSection(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4, nesterov=True)
         target = TargetSection(prior="none")
         return Recipe(name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=plain, target=target)
-    if sampler == "sgld":
-        moves = SamplerSection(name="sgld", lr=2 * pace.rate / num_data)
+    kind = sampler_class(sampler)
+    if kind is None or not kind.has_momentum:
+        moves = SamplerSection(name=sampler, lr=2 * pace.rate / num_data)
     else:
         # As an optimizer a sampler is SGD with rate speed² N on the mean loss: so the speed that makes it that rate.
         speed = math.sqrt(pace.rate / num_data)
         # The paper's ratio of speeds. The limit also keeps a light thermostat from remembering a stormy start.
-        fast = {"speed": speed, "max_speed": speed / 0.3, "momentum": 0.9}
-        light = {"inertia": 1e-3} if sampler in ("atmc", "sgnht") else {}
-        moves = SamplerSection(name=sampler, lr=1e-3, **fast, **light)  # type: ignore[arg-type]
+        moves = SamplerSection(name=sampler, lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=0.9)
     return Recipe(name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=schedule, run=RunSection())
 
 
+def _source(sampler: str | None, recipe: str | Path | Recipe | None) -> str | Path | Recipe:
+    """What the settings come from: a sampler's name as text, a recipe as a path or an object."""
+    from atmc.samplers import SAMPLERS
+
+    known = [*SAMPLERS, "sgd"]
+    if sampler is not None and recipe is not None:
+        raise InputError("give sampler= or recipe=, not both: a recipe names its own sampler")
+    if recipe is not None:
+        return recipe if isinstance(recipe, Recipe) else Path(recipe)
+    if sampler is None:
+        return "atmc"
+    if not isinstance(sampler, str) or sampler not in known:
+        near = nearest(str(sampler), known)
+        hint = f"did you mean {near!r}?" if near else "a recipe goes into recipe="
+        raise InputError(f"sampler must be one of {', '.join(known)}, not {sampler!r}: {hint}")
+    return sampler
+
+
 def _settings(
-    recipe: str | Path | Recipe,
+    source: str | Path | Recipe,
     train: ImageData,
     epochs: int | None,
     overrides: Sequence[str],
     pace: Pace | None = None,
 ) -> Recipe:
-    if isinstance(recipe, Recipe):
-        base = recipe
-    elif str(recipe) in SAMPLERS:
-        base = default_recipe(str(recipe), len(train), epochs if epochs is not None else 100, pace)
+    if isinstance(source, Recipe):
+        base = source
+    elif isinstance(source, str):
+        base = default_recipe(source, len(train), epochs if epochs is not None else 100, pace)
     else:
-        from atmc.recipe.toml_files import find_recipe, load_recipe
+        from atmc.recipe.toml_files import load_recipe
 
-        base = load_recipe(find_recipe(recipe, SAMPLERS), overrides)
+        base = load_recipe(source, overrides)
         overrides = ()
     if epochs is not None and base.schedule.epochs != epochs:
         base = dataclasses.replace(base, schedule=dataclasses.replace(base.schedule, epochs=epochs))

@@ -20,7 +20,7 @@ from atmc.diagnose.run_measurements import Vitals, _with_predictions
 from atmc.diagnose.sample_checks import whole_gap
 from atmc.diagnose.traces import Level, Trend
 from atmc.posterior import metrics
-from atmc.recipe.settings import Recipe, SamplerSection, ScheduleSection, inertia, noise_level
+from atmc.recipe.settings import Recipe, SamplerSection, ScheduleSection, inertia, least_friction
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -38,7 +38,7 @@ def well(seed: int = 0, draws: int = 20, examples: int = 400) -> Vitals:
     return Vitals(
         sampler="atmc",
         samples=draws,
-        noise=105.4,
+        friction=105.4,
         inertia=1e-3,
         kinetic=Level(1.01, 0.01, 200),
         kinetic_at_samples=Level(1.0, 0.01, 40),
@@ -357,12 +357,12 @@ def test_words_and_noise() -> None:
         "not shown",
         "cannot tell",
     ]
-    assert noise_level(SamplerSection(momentum=0.9, lr=1e-3)) == pytest.approx(105.36, abs=0.01)
-    assert noise_level(SamplerSection(noise=7.0)) == 7.0
-    assert np.isnan(noise_level(SamplerSection()))
-    assert np.isnan(noise_level(SamplerSection(name="sgd", momentum=0.9)))
+    assert least_friction(SamplerSection(momentum=0.9, lr=1e-3)) == pytest.approx(105.36, abs=0.01)
+    assert least_friction(SamplerSection(friction=7.0)) == 7.0
+    assert np.isnan(least_friction(SamplerSection()))
+    assert np.isnan(least_friction(SamplerSection(name="sgd", momentum=0.9)))
     assert inertia(SamplerSection(inertia=0.2)) == 0.2
-    assert inertia(SamplerSection(noise=100.0, thermostat_spread=0.5, temperature=0.1)) == pytest.approx(4e-5)
+    assert inertia(SamplerSection(friction=100.0, temperature=0.1)) == pytest.approx(9e-5)
 
 
 def guesses(examples: int, sure: float, share: float) -> Vitals:
@@ -425,7 +425,7 @@ def test_vital_signs_are_read_from_the_rows_they_are_of() -> None:
     drawn = [{"event": "sample", "configurational_temperature": 0.75, "silent_share": 0.1 * k} for k in range(9)]
     back = [{"event": "rollback", "lr_scale": scale} for scale in (0.5, 0.25)]
     recipe = Recipe(
-        sampler=SamplerSection(name="atmc", lr=0.1, temperature=0.5, noise=2.0),
+        sampler=SamplerSection(name="atmc", lr=0.1, temperature=0.5, friction=2.0),
         schedule=ScheduleSection(epochs=11, cycle_epochs=1, burn_in_epochs=1),
     )
     run: Any = SimpleNamespace(

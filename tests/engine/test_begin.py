@@ -42,7 +42,7 @@ def test_a_mistake_found_late_leaves_no_run_behind(
         if warm:
             pytest.skip("SGD has no warm start")
         recipe = change(
-            tiny, sampler={"mass": None, "noise": None, "inertia": 1.0}, schedule={"epochs": 4, "cycle_epochs": 2}
+            tiny, sampler={"mass": None, "friction": None, "inertia": 1.0}, schedule={"epochs": 4, "cycle_epochs": 2}
         )
     with pytest.raises(InputError) as caught:
         run(change(recipe, **sections), tmp_path / "run", progress=None)

@@ -29,7 +29,7 @@ def small(tiny: Any, change: Any) -> Any:
         data={"name": "synthetic:3x16x16?classes=4&train=512&test=128", "batch_size": 64, "augment": "crop-flip"},
         model={"name": "resnetpp", "depth": 8, "width": 8},
         target={"prior": "resnetpp"},
-        sampler={"mass": None, "noise": None, "lr": 1e-3, "speed": 3e-3, "max_speed": 1e-2, "momentum": 0.9},
+        sampler={"mass": None, "friction": None, "lr": 1e-3, "speed": 3e-3, "max_speed": 1e-2, "momentum": 0.9},
         run={"device": "cuda", "deterministic": True, "precision": "float32"},
     )
 

@@ -160,7 +160,7 @@ def test_batchnorm_under_sgd_saves_its_statistics(tiny: Any, change: Any, tmp_pa
             "momentum": 0.9,
             "nesterov": True,
             "mass": None,
-            "noise": None,
+            "friction": None,
             "inertia": 1.0,
         },
         schedule={"kind": "step", "cycle_epochs": None, "epochs": 6, "milestones": [3, 5]},

@@ -24,7 +24,7 @@ from atmc.target import Potential, likelihoods, priors
 def test_a_run_is_the_loop_one_would_write(tiny: Any, change: Any, tmp_path: Path, name: str) -> None:
     sampler: dict[str, Any] = {"name": name}
     if name == "sgld":
-        sampler |= {"mass": None, "noise": None, "lr": 1e-4}
+        sampler |= {"mass": None, "friction": None, "lr": 1e-4}
     if name in ("sghmc", "sgld"):
         sampler["inertia"] = 1.0
     recipe = change(tiny, sampler=sampler, schedule={"epochs": 4, "cycle_epochs": 2})
@@ -102,7 +102,7 @@ def test_sgd_is_torchs_sgd_on_the_mean_loss(tiny: Any, change: Any, tmp_path: Pa
             "momentum": 0.9,
             "weight_decay": 1e-3,
             "mass": None,
-            "noise": None,
+            "friction": None,
             "inertia": 1.0,
         },
         target={"prior": "none"},
@@ -158,13 +158,13 @@ def test_parts_fit_together(tiny: Any) -> None:
 
 @pytest.mark.parametrize("follows", [True, False])
 def test_a_thermostat_as_light_as_its_temperature_asks(tiny: Any, change: Any, follows: bool) -> None:
-    """T/(κD)², whatever T is set to; and the step size that it is stated for is the recipe's."""
-    section = {"thermostat_spread": 0.25, "inertia": 1.0, "temperature": 0.02, "thermostat_follows_step": follows}
-    recipe = change(tiny, sampler={"mass": None, "noise": 80.0, **section})
+    """T/(D/3)², whatever T is set to; and the step size that it is stated for is the recipe's."""
+    section = {"inertia": None, "temperature": 0.02, "thermostat_follows_step": follows}
+    recipe = change(tiny, sampler={"mass": None, "friction": 80.0, **section})
     lr = torch.tensor(0.0)
     made = build_optimizer(recipe, [("w", torch.nn.Parameter(torch.zeros(3)))], lr, torch.tensor(0.02), 0)
     group = made.param_groups[0]
-    assert group["inertia"] == pytest.approx(0.02 / 400)
+    assert group["inertia"] == pytest.approx(0.02 * 9 / 6400)
     assert group["reference_lr"] == (recipe.sampler.lr if follows else None)
     assert group["reference_temperature"] == 0.02
     assert group["lr"] is lr

@@ -62,8 +62,8 @@ def chain_table(rows: int = 32_768, time: float = 120.0) -> str:
     for sampler in ("SGHMC", "ATMC"):
         for h in (0.2, 0.1, 0.05):
             cells = []
-            for friction in ("frozen", "corrected"):
-                settings = Settings(sampler, h=h, d=5.0, c=1.0, mu=0.5, friction=friction)
+            for integrator in ("leapfrog-frozen", "leapfrog"):
+                settings = Settings(sampler, h=h, d=5.0, c=1.0, mu=0.5, integrator=integrator)
                 found = bias(real, settings, rows, time, seed=0)
                 cells.append(f"{found.mean:+.2%} ± {found.se:.2%}")
             lines.append(f"| {sampler}, m = c = T = 1, D = 5 | {5 * h:.3g} | {' | '.join(cells)} |")
@@ -118,7 +118,7 @@ def at_ends_of_cycles(cycle: int, rows: int = 1500, cycles: int = 30) -> list[fl
     y = simulate(torch.randn((rows, 2), generator=generator), generator, ASIDE)
     estimate = gradient(y, 4, generator, ASIDE)
     theta = torch.nn.Parameter(torch.randn((rows, 2), generator=generator))
-    sampler = atmc.ATMC([theta], lr=0.1, mass=4.0, noise=2.0)
+    sampler = atmc.ATMC([theta], lr=0.1, mass=4.0, friction=2.0)
     schedule = atmc.CyclicCosine(sampler, cycle=cycle)
     found = []
     for step in range(cycles * cycle):

@@ -47,16 +47,15 @@ class Settings:
     c: float = math.inf
     t: float = 1.0
     mu: float = 1.0
-    scheme: str = "fused"
-    friction: str = "corrected"
+    integrator: str = "leapfrog"
 
     def halved(self) -> Settings:
         """The same with half the step."""
         return replace(self, h=self.h / 2)
 
     def __str__(self) -> str:
-        kinetic = "gaussian" if math.isinf(self.c) else f"hyperbolic-{self.friction}"
-        return self.sampler if self.sampler == "SGLD" else f"{self.sampler}-{kinetic}-{self.scheme}"
+        kinetic = "gaussian" if math.isinf(self.c) else "hyperbolic"
+        return self.sampler if self.sampler == "SGLD" else f"{self.sampler}-{kinetic}-{self.integrator}"
 
 
 class Maker(Protocol):

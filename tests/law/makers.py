@@ -1,7 +1,7 @@
 """Where the harness gets its chains: from the library, from the independent reference, or from either one broken.
 
-A mutant of the library is the library itself, by its readable body, with one function of the integrator replaced while
-it steps: what is shown is that *this* implementation would be caught if it had the error.
+A mutant of the library is the library itself, by its readable backend, with one function of the integrator replaced
+while it steps: what is shown is that *this* implementation would be caught if it had the error.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ def sampler(settings: Settings, theta: Tensor, seed: int = 0, **options: Any) ->
     options = {"seed": seed, "nonfinite": "ignore"} | options
     if s.sampler == "SGLD":
         return SGLD(params, lr=s.h, temperature=s.t, **options)
-    options |= {"scheme": s.scheme, "friction": s.friction}
+    options["integrator"] = s.integrator
     if s.sampler == "SGHMC":
-        return SGHMC(params, lr=s.h, mass=s.m, noise=s.d, speed_limit=s.c, temperature=s.t, **options)
+        return SGHMC(params, lr=s.h, mass=s.m, friction=s.d, speed_limit=s.c, temperature=s.t, **options)
     cls = options.pop("cls", {"ATMC": ATMC, "SGNHT": SGNHT}[s.sampler])
-    made: Sampler = cls(params, lr=s.h, mass=s.m, noise=s.d, speed_limit=s.c, temperature=s.t, inertia=s.mu, **options)
+    made: Sampler = cls(
+        params, lr=s.h, mass=s.m, friction=s.d, speed_limit=s.c, temperature=s.t, inertia=s.mu, **options
+    )
     return made
 
 
@@ -90,14 +92,16 @@ def reference(
     s = settings
     if s.sampler == "SGLD":
         return ReferenceSGLD(theta, s.h, s.t, seed)
-    return Reference(theta, s.h, s.m, s.d, s.c, s.t, s.mu, KIND[s.sampler], s.scheme, momentum, thermostat, seed, flaw)
+    return Reference(
+        theta, s.h, s.m, s.d, s.c, s.t, s.mu, KIND[s.sampler], s.integrator, momentum, thermostat, seed, flaw
+    )
 
 
 class XiOrNoise(ATMC):
     """`xi or noise`: an initial ξ of zero taken for a missing one."""
 
     def __init__(self, params: Any, *, noise: float, thermostat_init: float = 0.0, **options: Any) -> None:
-        super().__init__(params, noise=noise, thermostat_init=thermostat_init or noise, **options)
+        super().__init__(params, friction=noise, thermostat_init=thermostat_init or noise, **options)
 
 
 def broken_momentum_step(flaw: Flaw, p: Any, grad: Any, eta: Any, alpha: Any, beta: Any, **kw: Any) -> Any:
@@ -176,7 +180,7 @@ def _mutant(
 ) -> Chain:
     if flaw is Flaw.XI_OR_NOISE:
         return real(settings, theta, momentum, thermostat, seed, cls=XiOrNoise, **options)
-    whole = real(settings, theta, momentum, thermostat, seed, body="single", **options)
+    whole = real(settings, theta, momentum, thermostat, seed, backend="single", **options)
     return Mutant(whole.sampler, flaw)
 
 

@@ -74,7 +74,7 @@ def order(make: Maker, settings: Settings, rows: int = 24_576, time: float = 80.
     return Order(bias(make, settings, rows, time, seed), bias(make, settings.halved(), rows, time, seed + 1))
 
 
-def momentum_bias(h: float, friction: str, m: float = 1.0, d: float = 1.0, c: float = 1.0, t: float = 1.0) -> float:
+def momentum_bias(h: float, corrected: bool, m: float = 1.0, d: float = 1.0, c: float = 1.0, t: float = 1.0) -> float:
     """E[mK'² − T mK'']/T under the hyperbolic momentum step's own stationary law, by quadrature: 0 under exp(−K/T).
 
     It is what drives the thermostat: a bias here becomes a wrong temperature of everything.
@@ -98,7 +98,7 @@ def momentum_bias(h: float, friction: str, m: float = 1.0, d: float = 1.0, c: fl
         mass=m,
         inverse_scale=1 / (m * c) ** 2,
         temperature=t,
-        corrected=friction == "corrected",
+        corrected=corrected,
     ).numpy()
     x = np.clip((new + width) / (p[1] - p[0]), 1, points - 3)
     cell = np.floor(x).astype(int)

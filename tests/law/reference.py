@@ -6,7 +6,7 @@ Nothing here is shared with `src/`: no helper, no constant. One elementwise step
     A(h):  θ ← θ + h K'(p);   ξ ← ξ + (h/μ) [ m K'(p)² − T m K''(p) ]
 
 with r = (1 + p²/m²c²)^(−1/2) and α, β by the kind of thermostat: ATMC α = max(D − ξ, 0), β = max(D, ξ);
-Nosé–Hoover α = D, β = D + ξ; none α = β = D. The fused scheme is B(h) A(h); Strang is B(h/2) A(h) B(h/2) with
+Nosé–Hoover α = D, β = D + ξ; none α = β = D. Leapfrog is B(h) A(h); Strang is B(h/2) A(h) B(h/2) with
 one gradient shared by the two halves that meet. `Flaw` names the ways in which the step can be made wrong on
 purpose: those of the paper's printed algorithm, one at a time, and those seen in other implementations.
 """
@@ -65,7 +65,7 @@ class Reference:
     t: float = 1.0
     mu: float = 1.0
     kind: str = "atmc"  # or "nose-hoover", "none"
-    scheme: str = "fused"
+    integrator: str = "leapfrog"
     momentum: Tensor = None  # type: ignore[assignment]
     thermostat: Tensor = None  # type: ignore[assignment]
     seed: int = 0
@@ -131,7 +131,7 @@ class Reference:
 
     def step(self, gradient: Tensor) -> None:
         """One step of size h with one gradient at the current parameters."""
-        if self.scheme == "fused":
+        if self.integrator == "leapfrog":
             self.kick(self.h, gradient)
         else:
             # The half kick that ends the last step, then the one that begins this step: same θ, same gradient.

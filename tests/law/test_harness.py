@@ -80,7 +80,7 @@ def test_quadrature_obeys_the_virial_theorem(target) -> None:  # type: ignore[no
 @pytest.mark.parametrize("c", [math.inf, 0.9], ids=["gaussian", "hyperbolic"])
 def test_the_reference_keeps_the_law(c: float) -> None:
     verdict = invariance(
-        reference, Settings("SGNHT", h=0.1, m=2.0, d=1.2, c=c, t=1.5, mu=0.5, scheme="strang"), rows=2048
+        reference, Settings("SGNHT", h=0.1, m=2.0, d=1.2, c=c, t=1.5, mu=0.5, integrator="strang"), rows=2048
     )
     assert verdict.passed, str(verdict)
 

@@ -12,10 +12,10 @@ from .makers import real
 # hyperbolic law are beyond m c, where it is far from Gaussian.
 BASE = {"h": 0.1, "m": 2.0, "d": 1.2, "t": 1.5, "mu": 0.5}
 CASES = [
-    Settings(sampler, c=c, scheme=scheme, **BASE)
+    Settings(sampler, c=c, integrator=integrator, **BASE)
     for sampler in ("ATMC", "SGNHT", "SGHMC")
     for c in (math.inf, 0.9)
-    for scheme in ("fused", "strang")
+    for integrator in ("leapfrog", "strang")
 ] + [Settings("SGLD", **BASE)]
 
 

@@ -57,7 +57,7 @@ def test_every_flaw_has_its_check() -> None:
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(
     "make",
-    [real, partial(real, body="single"), partial(real, body="foreach"), reference],
+    [real, partial(real, backend="single"), partial(real, backend="foreach"), reference],
     ids=["library", "library, single", "library, foreach", "reference"],
 )
 def test_the_whole_sampler_passes(make: Maker, check: str) -> None:

@@ -82,7 +82,7 @@ def test_an_error_is_caught(flaw: Flaw) -> None:
 
 
 def test_two_halves_make_a_whole() -> None:
-    """Mean and variance of B(h/2) after B(h/2) are those of B(h): what lets the fused scheme share one gradient."""
+    """Mean and variance of B(h/2) after B(h/2) are those of B(h): what lets leapfrog share one gradient."""
     p, g = -0.4, 2.2
     for b, h, alpha, m, t in GRID:
         first = _step(p, g, 0.0, b, h / 2, alpha, m, t, momentum_step)
@@ -92,8 +92,8 @@ def test_two_halves_make_a_whole() -> None:
         assert noise**2 * (math.exp(-b * h) + 1) == pytest.approx(variance, rel=1e-10, abs=1e-14)
 
 
-def off_by(body: str, dtype: torch.dtype) -> tuple[float, str]:
-    """How far a body's momentum step is from the closed form at worst, relative, and where.
+def off_by(backend: str, dtype: torch.dtype) -> tuple[float, str]:
+    """How far a backend's momentum step is from the closed form at worst, relative, and where.
 
     Nosé–Hoover makes any b = D + ξ from any α = D. At T = 0 a step is its mean; above, η must come out the same
     whatever the rest, and that η is standard normal has a test of its own.
@@ -103,7 +103,7 @@ def off_by(body: str, dtype: torch.dtype) -> tuple[float, str]:
     def step(b: float, h: float, alpha: float, m: float, t: float) -> torch.Tensor:
         param = torch.nn.Parameter(torch.zeros(8, dtype=dtype))
         friction = {"thermostat_init": b - alpha, "reference_lr": None}  # which stays on at T = 0
-        sampler = SGNHT([param], lr=h, mass=m, noise=alpha, temperature=t, body=body, seed=9, **friction)  # type: ignore[arg-type]
+        sampler = SGNHT([param], lr=h, mass=m, friction=alpha, temperature=t, backend=backend, seed=9, **friction)  # type: ignore[arg-type]
         sampler.state[param]["momentum"].copy_(start)
         param.grad = g
         sampler.step()
@@ -121,10 +121,10 @@ def off_by(body: str, dtype: torch.dtype) -> tuple[float, str]:
     return worst
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
 @pytest.mark.parametrize(("dtype", "rel"), [(torch.float64, 1e-12), (torch.float32, 3e-6)], ids=["float64", "float32"])
-def test_every_body_takes_this_step(body: str, dtype: torch.dtype, rel: float) -> None:
-    off, where = off_by(body, dtype)
+def test_every_body_takes_this_step(backend: str, dtype: torch.dtype, rel: float) -> None:
+    off, where = off_by(backend, dtype)
     assert off <= rel, where
 
 

@@ -18,10 +18,10 @@ BASE = {"h": 0.1, "m": 2.0, "d": 1.2, "t": 1.5, "mu": 0.5}
 @pytest.mark.parametrize(
     "settings",
     [
-        Settings(sampler, c=c, scheme=scheme, **BASE)
+        Settings(sampler, c=c, integrator=integrator, **BASE)
         for sampler in ("ATMC", "SGNHT")
         for c in (math.inf, 0.9)
-        for scheme in ("fused", "strang")
+        for integrator in ("leapfrog", "strang")
     ],
     ids=str,
 )
@@ -53,7 +53,7 @@ def test_a_thermostat_that_does_not_rest_at_zero_is_found() -> None:
         return thermostat_weight({**group, "temperature": max(group["temperature"], 1e-9)})
 
     def found() -> set[str]:
-        verdict = schedules.explored(Settings("ATMC", **BASE), body="foreach", rows=256, cycles=1, time=40.0)
+        verdict = schedules.explored(Settings("ATMC", **BASE), backend="foreach", rows=256, cycles=1, time=40.0)
         return {c.name for c in verdict.failures if c.name[0] == "ξ"}
 
     assert found() == set()

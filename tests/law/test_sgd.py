@@ -42,7 +42,7 @@ def test_at_zero_temperature_it_is_sgd(sampler: str, thermostat: str, h: float, 
     lr = h * h / m if d == 0 else -h / m * math.expm1(-d * h) / d
     sgd = _path(lambda params: torch.optim.SGD(params, lr=lr, momentum=math.exp(-d * h)))
     # An infinite inertia holds ξ at 0, and with it friction at D: a thermostat that is there and does nothing.
-    options: dict[str, Any] = {"lr": h, "mass": m, "noise": d, "temperature": 0.0}
+    options: dict[str, Any] = {"lr": h, "mass": m, "friction": d, "temperature": 0.0}
     cls = {"SGHMC": SGHMC, "ATMC": ATMC, "SGNHT": SGNHT}[sampler]
     if thermostat == "infinite inertia":
         options |= {"inertia": math.inf, "reference_lr": None}
@@ -60,7 +60,7 @@ def test_what_a_thermostat_has_learned_outlasts_an_exploration_at_zero(
     """Warm, then T = 0, then warm: friction of the first part is neither applied nor changed in the second."""
     h, m, d = 0.05, 1.0, 2.0
     param = torch.nn.Parameter(torch.linspace(-1, 2, 7, dtype=torch.float64))
-    made = cls([param], h, mass=m, noise=d, temperature=0.5, inertia=0.05, seed=3)
+    made = cls([param], h, mass=m, friction=d, temperature=0.5, inertia=0.05, seed=3)
     group = made.param_groups[0]
 
     def step(number: int) -> None:

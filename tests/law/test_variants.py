@@ -25,7 +25,7 @@ def _scalar(settings: Settings, samplers: int = 16, elements: int = 24, time: fl
             [param],
             lr=s.h,
             mass=s.m,
-            noise=s.d,
+            friction=s.d,
             speed_limit=s.c,
             temperature=s.t,
             inertia=s.mu,
@@ -59,8 +59,8 @@ def test_groups_and_masses_by_element_keep_their_own_laws() -> None:
     masses = torch.tensor([0.5, 1.0, 4.0])
     first, second = (torch.nn.Parameter(torch.zeros(rows, 3)) for _ in range(2))
     groups = [
-        {"params": [first], "mass": [masses.expand(rows, 3).clone()], "noise": 1.5, "temperature": 0.7, "lr": 0.2},
-        {"params": [second], "mass": 3.0, "noise": 4.0, "temperature": 2.0, "lr": 0.1},
+        {"params": [first], "mass": [masses.expand(rows, 3).clone()], "friction": 1.5, "temperature": 0.7, "lr": 0.2},
+        {"params": [second], "mass": 3.0, "friction": 4.0, "temperature": 2.0, "lr": 0.1},
     ]
     sampler = SGHMC(groups, seed=SEED)
     generator = torch.Generator().manual_seed(51_000 + SEED)
@@ -86,7 +86,9 @@ def test_a_noise_estimate_takes_the_heat_out_of_sghmc() -> None:
     found = []
     for h in (0.2, 0.1):
         param = torch.nn.Parameter(math.sqrt(s.t / k) * torch.randn(rows, generator=torch.Generator().manual_seed(1)))
-        one = SGHMC([param], lr=h, mass=s.m, noise=s.d, temperature=s.t, noise_estimate=b / (2 * s.m * s.t), seed=SEED)
+        one = SGHMC(
+            [param], lr=h, mass=s.m, friction=s.d, temperature=s.t, noise_estimate=b / (2 * s.m * s.t), seed=SEED
+        )
         generator = torch.Generator().manual_seed(52_000 + SEED)
         total = torch.zeros(rows, dtype=torch.float64)
         for step in range(round(60 / h)):

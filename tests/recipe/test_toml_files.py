@@ -98,7 +98,6 @@ def test_numbers_as_people_write_them_are_numbers(path: Path, text: str, value: 
         ("schedule.temperature_schedule=ramp", ["schedule.temperature_ramp_epochs"]),
         ("schedule.temperature_schedule=anneal", ["schedule.temperature_peak", "above 1"]),
         ("schedule.temperature_schedule=explore", ["schedule.explore_fraction", "above 0"]),
-        ("sampler.thermostat_spread=0", ["sampler.thermostat_spread", "above 0"]),
         ("schedule.hold_fraction=1", ["schedule.hold_fraction", "in [0, 1)"]),
         ("schedule.temperature_peak=0.5", ["schedule.temperature_peak", "at least 1"]),
         ("nothing", ["key=value"]),
@@ -141,9 +140,6 @@ def test_the_control_at_zero_is_one_override() -> None:
     found = load_recipe("cifar10/atmc-settled", ["sampler.temperature=0"])
     plain = load_recipe("cifar10/atmc-zero")
     assert replace(found, name=plain.name) == plain
-    assert load_recipe("cifar10/atmc-settled", ["sampler.temperature=0.1"]).sampler.thermostat_spread
-    with pytest.raises(InputError, match="thermostat_spread"):  # said beside it: a contradiction
-        load_recipe("cifar10/atmc-settled", ["sampler.temperature=0", "sampler.thermostat_spread=0.5"])
     with pytest.raises(InputError, match="temperature_schedule"):  # exploring says which of these samples are kept
         load_recipe(
             "cifar10/atmc-settled",

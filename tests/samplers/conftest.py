@@ -14,19 +14,25 @@ Make = Callable[..., Any]
 
 
 def _configurations() -> dict[str, tuple[type, dict[str, Any]]]:
-    kinetic = {"mass": 2.0, "noise": 1.5, "temperature": 0.7}
+    kinetic = {"mass": 2.0, "friction": 1.5, "temperature": 0.7}
     rest = {"temperature": 0.0, "thermostat_init": 2.5}
     return {
         "atmc": (atmc.ATMC, {**kinetic, "inertia": 0.3}),
         "atmc-hyperbolic": (atmc.ATMC, {**kinetic, "speed_limit": 0.6, "reference_lr": 0.08}),
-        "atmc-frozen": (atmc.ATMC, {**kinetic, "speed_limit": 0.6, "friction": "frozen", "reference_lr": 0.02}),
-        "atmc-strang": (atmc.ATMC, {**kinetic, "speed_limit": 0.6, "scheme": "strang", "reference_temperature": 0.3}),
+        "atmc-frozen": (
+            atmc.ATMC,
+            {**kinetic, "speed_limit": 0.6, "integrator": "leapfrog-frozen", "reference_lr": 0.02},
+        ),
+        "atmc-strang": (
+            atmc.ATMC,
+            {**kinetic, "speed_limit": 0.6, "integrator": "strang", "reference_temperature": 0.3},
+        ),
         "atmc-resting": (atmc.ATMC, {**kinetic, **rest, "reference_temperature": 0.3}),
         "atmc-never-warm": (atmc.ATMC, {**kinetic, **rest, "reference_lr": 0.08}),
         "sgnht": (atmc.SGNHT, {**kinetic, "reference_lr": 0.06, "reference_temperature": 0.4}),
         "sgnht-scalar": (atmc.SGNHT, {**kinetic, "thermostat": "scalar", "speed_limit": 0.6, "reference_lr": 0.2}),
         "sghmc": (atmc.SGHMC, {**kinetic, "noise_estimate": 0.2}),
-        "sghmc-strang": (atmc.SGHMC, {**kinetic, "scheme": "strang", "speed_limit": 1.0}),
+        "sghmc-strang": (atmc.SGHMC, {**kinetic, "integrator": "strang", "speed_limit": 1.0}),
         "sgld": (atmc.SGLD, {"temperature": 0.7}),
         "sgld-rmsprop": (atmc.SGLD, {"temperature": 0.7, "preconditioner": "rmsprop"}),
     }

@@ -13,7 +13,7 @@ import torch
 import atmc
 from atmc.samplers import fused_native
 
-BODIES = ("single", "foreach", "fused")
+BACKENDS = ("single", "foreach", "fused")
 
 
 def assert_close(left, right, tolerance):
@@ -25,9 +25,9 @@ def assert_close(left, right, tolerance):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bodies_agree(make, kit, dtype):
     results = []
-    for body in BODIES:
+    for backend in BACKENDS:
         params = kit.problem(dtype=dtype)
-        sampler = make(params, body=body)
+        sampler = make(params, backend=backend)
         kit.run(sampler, params, 12)
         results.append(kit.snapshot(sampler, params))
     tolerance = 2e-5 if dtype == torch.float32 else 1e-12
@@ -37,9 +37,9 @@ def test_bodies_agree(make, kit, dtype):
 
 def test_readings_agree_between_bodies(make, kit):
     kinetic, configurational = [], []
-    for body in BODIES:
+    for backend in BACKENDS:
         params = kit.problem()
-        sampler = make(params, body=body, measure_every=1)
+        sampler = make(params, backend=backend, measure_every=1)
         kit.run(sampler, params, 5)
         readings = sampler.readings()
         kinetic.append(readings.kinetic)
@@ -58,7 +58,7 @@ def test_threads_do_not_change_the_result(kit):
         for threads in (1, 2):
             torch.set_num_threads(threads)
             params = kit.problem()
-            sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, seed=3, measure_every=1)
+            sampler = atmc.ATMC(params, lr=0.05, friction=1.0, speed_limit=0.7, seed=3, measure_every=1)
             kit.run(sampler, params, 6)
             results.append([*kit.snapshot(sampler, params), sampler.kinetic_temperature()])
     finally:
@@ -73,7 +73,7 @@ from atmc.samplers import fused_native
 
 def steps(out):
     params = [torch.nn.Parameter(torch.linspace(-1, 1, n)) for n in (5, 3000)]
-    sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, seed=3)
+    sampler = atmc.ATMC(params, lr=0.05, friction=1.0, speed_limit=0.7, seed=3)
     for _ in range(5):
         for p in params:
             p.grad = p.detach().clone()
@@ -151,19 +151,21 @@ def test_masses_per_tensor_and_per_element(kit):
     """A list of numbers, tensors of equal numbers, and groups of their own are three ways to say the same."""
     masses = [0.5, 1.0, 2.0, 3.0, 4.0]
     results = []
-    for body in BODIES:
+    for backend in BACKENDS:
         for form in ("numbers", "tensors", "groups"):
             params = kit.problem(large=False)
             if form == "groups":
                 spec = [{"params": [p], "mass": m} for p, m in zip(params, masses, strict=True)]
-                sampler = atmc.ATMC(spec, lr=0.05, noise=1.0, speed_limit=0.7, body=body, temperature=0.0)
+                sampler = atmc.ATMC(spec, lr=0.05, friction=1.0, speed_limit=0.7, backend=backend, temperature=0.0)
             else:
                 mass = (
                     masses
                     if form == "numbers"
                     else [torch.full_like(p, m).detach() for p, m in zip(params, masses, strict=True)]
                 )
-                sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, mass=mass, body=body, temperature=0.0)
+                sampler = atmc.ATMC(
+                    params, lr=0.05, friction=1.0, speed_limit=0.7, mass=mass, backend=backend, temperature=0.0
+                )
             kit.run(sampler, params, 4)
             results.append(kit.snapshot(sampler, params))
     for other in results[1:]:
@@ -172,8 +174,8 @@ def test_masses_per_tensor_and_per_element(kit):
 
 def test_groups_differ_in_everything(kit):
     """Two groups in one sampler move as two samplers of one group do (without noise, which is numbered jointly)."""
-    first = {"lr": 0.05, "mass": 1.0, "noise": 1.0, "speed_limit": 0.5, "temperature": 0.0, "inertia": 2.0}
-    second = {"lr": 0.01, "mass": 3.0, "noise": 4.0, "speed_limit": math.inf, "temperature": 0.0, "inertia": 0.5}
+    first = {"lr": 0.05, "mass": 1.0, "friction": 1.0, "speed_limit": 0.5, "temperature": 0.0, "inertia": 2.0}
+    second = {"lr": 0.01, "mass": 3.0, "friction": 4.0, "speed_limit": math.inf, "temperature": 0.0, "inertia": 0.5}
     joint = kit.problem(large=False)
     sampler = atmc.ATMC([{"params": joint[:2], **first}, {"params": joint[2:], **second}])
     kit.run(sampler, joint, 5)
@@ -187,9 +189,9 @@ def test_groups_differ_in_everything(kit):
 
 
 def test_parameter_without_gradient_stays(make, kit):
-    for body in BODIES:
+    for backend in BACKENDS:
         params = kit.problem(large=False)
-        sampler = make(params, body=body)
+        sampler = make(params, backend=backend)
         before = params[1].detach().clone()
         kit.set_gradients(params, 0)
         params[1].grad = None
@@ -198,10 +200,10 @@ def test_parameter_without_gradient_stays(make, kit):
         assert not torch.equal(params[0], kit.problem(large=False)[0])
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_a_parameter_that_lost_its_gradient_has_no_reading(make, kit, body):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_parameter_that_lost_its_gradient_has_no_reading(make, kit, backend):
     params = kit.problem(large=False)
-    sampler = make(params, body=body, measure_every=1)
+    sampler = make(params, backend=backend, measure_every=1)
     kit.run(sampler, params, 2)
     assert math.isfinite(sampler.readings().tensors[1].configurational)
     kit.set_gradients(params, 2)
@@ -216,14 +218,14 @@ def test_a_parameter_that_lost_its_gradient_has_no_reading(make, kit, body):
 
 
 def test_step_of_zero_moves_nothing(make, kit):
-    for body in BODIES:
+    for backend in BACKENDS:
         params = kit.problem(large=False)
-        sampler = make(params, body=body)
+        sampler = make(params, backend=backend)
         kit.run(sampler, params, 2)
         for group in sampler.param_groups:
             group["lr"] = 0.0
         before = kit.snapshot(sampler, params)
-        if sampler.scheme == "strang":  # the second half of the step before is still to come, with its own step size
+        if sampler.strang:  # the second half of the step before is still to come, with its own step size
             kit.run(sampler, params, 1, start=2)
             before = kit.snapshot(sampler, params)
         kit.run(sampler, params, 1, start=2)
@@ -235,12 +237,12 @@ def test_step_of_zero_moves_nothing(make, kit):
         assert all(a.isfinite().all() for a in after)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_one_thermostat_is_driven_by_all_elements_of_every_precision(body):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_thermostat_is_driven_by_all_elements_of_every_precision(backend):
     """(h/μ) times the mean of p²/m over all of them, at T = 0 and with the friction of D alone."""
     params = [torch.nn.Parameter(torch.zeros(n, dtype=d)) for n, d in ((3, torch.float32), (5, torch.float64))]
-    how = {"mass": 2.0, "noise": 4.0, "inertia": 0.3, "temperature": 0.0, "reference_lr": None}
-    sampler = atmc.SGNHT(params, lr=0.1, thermostat="scalar", body=body, **how)
+    how = {"mass": 2.0, "friction": 4.0, "inertia": 0.3, "temperature": 0.0, "reference_lr": None}
+    sampler = atmc.SGNHT(params, lr=0.1, thermostat="scalar", backend=backend, **how)
     for p, momentum in zip(params, (1.0, 3.0), strict=True):
         sampler.state[p]["momentum"].fill_(momentum)
         p.grad = torch.zeros_like(p)

@@ -31,9 +31,9 @@ def test_triton_is_what_runs(kit):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_bodies_agree(make, kit, dtype):
     results, kinetic = [], []
-    for body in ("single", "foreach", "fused"):
+    for backend in ("single", "foreach", "fused"):
         params = kit.problem("cuda", dtype)
-        sampler = make(params, body=body, measure_every=1)
+        sampler = make(params, backend=backend, measure_every=1)
         kit.run(sampler, params, 8 if dtype != torch.bfloat16 else 1)  # there, roundings soon part ways
         results.append(kit.snapshot(sampler, params))
         kinetic.append(float(sampler.kinetic_temperature()))
@@ -46,12 +46,12 @@ def test_bodies_agree(make, kit, dtype):
 
 def test_masses_per_element(kit):
     results = []
-    for body in ("single", "fused"):
+    for backend in ("single", "fused"):
         params = kit.problem("cuda")
         mass = [
             torch.rand(p.shape, generator=torch.Generator().manual_seed(i)).cuda() + 0.5 for i, p in enumerate(params)
         ]
-        sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, mass=mass, body=body)
+        sampler = atmc.ATMC(params, lr=0.05, friction=1.0, speed_limit=0.7, mass=mass, backend=backend)
         kit.run(sampler, params, 6)
         results.append(kit.snapshot(sampler, params))
     assert_close(*results, 5e-5)
@@ -145,7 +145,7 @@ def test_capture_with_fresh_gradients():
         torch.manual_seed(0)
         model = torch.nn.Linear(64, 64).cuda()
         x = torch.randn(32, 64, device="cuda")
-        sampler = atmc.ATMC(model.parameters(), lr=0.01, noise=1.0)
+        sampler = atmc.ATMC(model.parameters(), lr=0.01, friction=1.0)
 
         def step():
             sampler.zero_grad(set_to_none=True)
@@ -211,7 +211,7 @@ def test_a_skipped_step_leaves_no_second_half_to_come(kit, kind):
     params = kit.problem("cuda")
     first, second = (torch.tensor(h, device="cuda") if kind == "tensor" else h for h in (0.05, 0.01))
     groups = [{"params": params[:2]}, {"params": params[2:], "mass": 3.0}]
-    sampler = atmc.ATMC(groups, lr=first, noise=1.0, speed_limit=0.7, scheme="strang")
+    sampler = atmc.ATMC(groups, lr=first, friction=1.0, speed_limit=0.7, integrator="strang")
     kit.run(sampler, params, 2)
     for group in sampler.param_groups:
         group["lr"] = second
@@ -264,10 +264,10 @@ def test_noise_is_normal(kit):
 
 def test_masses_of_both_kinds_together(kit):
     results = []
-    for body in ("single", "fused"):
+    for backend in ("single", "fused"):
         params = kit.problem("cuda")
         mass = [torch.full_like(p, 3.0).detach() if i % 2 else 7.0 for i, p in enumerate(params)]
-        sampler = atmc.ATMC(params, lr=0.05, noise=1.0, speed_limit=0.7, mass=mass, body=body)
+        sampler = atmc.ATMC(params, lr=0.05, friction=1.0, speed_limit=0.7, mass=mass, backend=backend)
         kit.run(sampler, params, 6)
         results.append(kit.snapshot(sampler, params))
     assert_close(*results, 5e-5)
@@ -275,7 +275,7 @@ def test_masses_of_both_kinds_together(kit):
 
 def test_a_bad_step_is_forgotten_when_the_chain_is_put_back(kit):
     params = kit.problem("cuda")
-    sampler = atmc.ATMC(params, lr=0.05, noise=1.0)
+    sampler = atmc.ATMC(params, lr=0.05, friction=1.0)
     kit.run(sampler, params, 1)
     saved = sampler.state_dict()
     kit.run(sampler, params, 2, start=1)
@@ -291,7 +291,7 @@ def test_a_bad_step_is_forgotten_when_the_chain_is_put_back(kit):
 
 def test_shards_of_two_precisions_skip_together(kit):
     params = [torch.nn.Parameter(torch.ones(100, device="cuda", dtype=d)) for d in (torch.float32, torch.bfloat16)]
-    sampler = atmc.ATMC([("a", params[0]), ("b", params[1])], lr=0.05, noise=1.0)
+    sampler = atmc.ATMC([("a", params[0]), ("b", params[1])], lr=0.05, friction=1.0)
     kit.run(sampler, params, 1)
     before = kit.snapshot(sampler, params)
     kit.set_gradients(params, 1)

@@ -119,7 +119,7 @@ def test_whatever_is_damaged_it_is_refused_or_loaded_whole(make, kit):
     ],
 )
 def test_what_is_wrong_is_named(kit, path, junk, named):
-    _, sampler = stepped(lambda p, **o: atmc.ATMC(p, lr=0.05, noise=1.0, **o), kit)
+    _, sampler = stepped(lambda p, **o: atmc.ATMC(p, lr=0.05, friction=1.0, **o), kit)
     before = flat(sampler.state_dict())
     with pytest.raises(ValueError, match=named):
         sampler.load_state_dict(replaced(sampler.state_dict(), path, junk))
@@ -134,7 +134,7 @@ def test_a_mean_of_squares_is_not_negative(kit):
 
 
 def test_options_of_a_state_must_go_with_its_groups(kit):
-    _, sampler = stepped(lambda p, **o: atmc.SGHMC(p, lr=0.05, noise=1.0, **o), kit)
+    _, sampler = stepped(lambda p, **o: atmc.SGHMC(p, lr=0.05, friction=1.0, **o), kit)
     before = flat(sampler.state_dict())
     with pytest.raises(ValueError, match="less than noise_estimate"):
         sampler.load_state_dict(replaced(sampler.state_dict(), ("sampler", "options", "noise_estimate"), 3.0))
@@ -177,7 +177,7 @@ def test_the_readings_come_along(make, kit):
 
 def test_the_chains_own_readings_do_no_harm(kit):
     """A chain puts readings by shard beside ours, under a key of its own."""
-    _, sampler = stepped(lambda p, **o: atmc.ATMC(p, lr=0.05, noise=1.0, **o), kit)
+    _, sampler = stepped(lambda p, **o: atmc.ATMC(p, lr=0.05, friction=1.0, **o), kit)
     state = {**sampler.state_dict(), "readings": [shard.readings.clone() for shard in sampler._shards]}
     before = float(sampler.kinetic_temperature())
     sampler.load_state_dict(state)
@@ -186,7 +186,7 @@ def test_the_chains_own_readings_do_no_harm(kit):
 
 @pytest.mark.parametrize("later", ["momentum", "reference_lr", "reference_temperature"])
 def test_states_from_before_a_setting_load(kit, later):
-    _, sampler = stepped(lambda p, **o: atmc.ATMC(p, lr=0.05, noise=1.0, **o), kit)
+    _, sampler = stepped(lambda p, **o: atmc.ATMC(p, lr=0.05, friction=1.0, **o), kit)
     state = sampler.state_dict()
     for group in state["param_groups"]:
         del group[later]

@@ -57,11 +57,11 @@ def test_a_copy_made_under_a_scheduler_steps_itself(make, kit, how):
     schedule.step()  # the original is still known to its scheduler
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
-def test_a_graph_from_before_the_step_is_known_to_be_stale(make, body):
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
+def test_a_graph_from_before_the_step_is_known_to_be_stale(make, backend):
     """As with any optimizer: its gradients would be of weights that are no longer there."""
     p = torch.nn.Parameter(torch.ones(3))
-    sampler = make([p], body=body)
+    sampler = make([p], backend=backend)
     energy = p.square().sum()
     energy.backward(retain_graph=True)
     sampler.step()
@@ -166,11 +166,11 @@ def test_momenta_that_begin_anew_are_drawn_anew(kit):
     assert again.std() > 0.5
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
 @pytest.mark.parametrize("change", ["replace", "append", "remove", "group", "no group"])
-def test_parameters_that_were_changed_by_hand_are_refused(make, kit, body, change):
+def test_parameters_that_were_changed_by_hand_are_refused(make, kit, backend, change):
     params = kit.problem(large=False)
-    sampler = make([{"params": params[:3]}, {"params": params[3:]}], body=body)
+    sampler = make([{"params": params[:3]}, {"params": params[3:]}], backend=backend)
     kit.run(sampler, params, 2)
     before = kit.snapshot(sampler, params)
     groups = sampler.param_groups
@@ -229,10 +229,10 @@ def test_parameters_may_be_converted_between_steps(make, kit, change):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
-def test_skip_leaves_the_step_out_and_tells(make, kit, body):
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
+def test_skip_leaves_the_step_out_and_tells(make, kit, backend):
     params = kit.problem(large=False)
-    sampler = make([(f"layer.{i}", p) for i, p in enumerate(params)], body=body, nonfinite="skip")
+    sampler = make([(f"layer.{i}", p) for i, p in enumerate(params)], backend=backend, nonfinite="skip")
     kit.run(sampler, params, 2)
     before = kit.snapshot(sampler, params)
     kit.set_gradients(params, 2)
@@ -246,11 +246,11 @@ def test_skip_leaves_the_step_out_and_tells(make, kit, body):
     assert not torch.equal(before[1], params[1])
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
-def test_a_skipped_step_leaves_no_second_half_to_come(kit, body):
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
+def test_a_skipped_step_leaves_no_second_half_to_come(kit, backend):
     """Strang: the half step still due is that of the last step taken, whatever step size the skipped one had."""
     params = kit.problem(large=False)
-    sampler = atmc.ATMC(params, lr=0.05, noise=1.0, scheme="strang", body=body, nonfinite="skip")
+    sampler = atmc.ATMC(params, lr=0.05, friction=1.0, integrator="strang", backend=backend, nonfinite="skip")
     kit.run(sampler, params, 2)
     sampler.param_groups[0]["lr"] = 0.01
     kit.set_gradients(params, 2)
@@ -263,7 +263,7 @@ def test_a_skipped_step_leaves_no_second_half_to_come(kit, body):
 
 def test_shared_thermostat_survives_new_parameters(kit):
     params = kit.problem(large=False)
-    sampler = atmc.SGNHT(params[:2], lr=0.1, noise=1.0, thermostat="scalar", momentum_init="law")
+    sampler = atmc.SGNHT(params[:2], lr=0.1, friction=1.0, thermostat="scalar", momentum_init="law")
     kit.run(sampler, params[:2], 5)
     before = float(sampler.state[params[0]]["thermostat"])
     extra = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
@@ -292,11 +292,11 @@ def test_a_shared_thermostat_starts_at_one_value(kit):
     assert set(sampler.state) == set(params[:2])
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
-def test_a_shared_thermostat_is_one_number_in_every_precision(kit, body):
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
+def test_a_shared_thermostat_is_one_number_in_every_precision(kit, backend):
     """From the start (0.1 is not the same number in all precisions), along the way, and after loading."""
     params = [torch.nn.Parameter(torch.ones(5)), torch.nn.Parameter(torch.ones(4, dtype=torch.float64))]
-    options = {"lr": 0.1, "noise": 1.0, "momentum_init": "law", "thermostat": "scalar", "body": body}
+    options = {"lr": 0.1, "friction": 1.0, "momentum_init": "law", "thermostat": "scalar", "backend": backend}
     sampler = atmc.SGNHT(params, thermostat_init=0.1, **options)
 
     def one():
@@ -320,12 +320,12 @@ def test_a_shared_thermostat_is_one_number_in_every_precision(kit, body):
     ("cls", "first", "second"),
     [
         (atmc.SGHMC, {"noise_estimate": 0.5}, {"noise_estimate": 0.0}),
-        (atmc.ATMC, {"friction": "frozen", "speed_limit": 0.5}, {"speed_limit": 9.0}),
+        (atmc.ATMC, {"integrator": "leapfrog-frozen", "speed_limit": 0.5}, {"speed_limit": 9.0}),
         (atmc.SGLD, {"preconditioner": "rmsprop", "decay": 0.5}, {"preconditioner": "rmsprop", "epsilon": 1.0}),
     ],
 )
 def test_a_state_carries_its_options(kit, cls, first, second):
-    noise = {} if cls is atmc.SGLD else {"noise": 1.0}
+    noise = {} if cls is atmc.SGLD else {"friction": 1.0}
     params = kit.problem(large=False)
     sampler = cls(params, lr=0.05, **noise, **first)
     kit.run(sampler, params, 2)
@@ -339,8 +339,8 @@ def test_a_state_carries_its_options(kit, cls, first, second):
 
 def test_states_of_other_kinds_are_refused(kit):
     params = kit.problem(large=False)
-    fused, strang = atmc.ATMC(params), atmc.ATMC(kit.problem(large=False), scheme="strang")
-    with pytest.raises(ValueError, match="scheme"):
+    fused, strang = atmc.ATMC(params), atmc.ATMC(kit.problem(large=False), integrator="strang")
+    with pytest.raises(ValueError, match="strang"):
         strang.load_state_dict(fused.state_dict())
     with pytest.raises(ValueError, match="slots"):
         atmc.SGLD(params).load_state_dict(atmc.SGLD(params, preconditioner="rmsprop").state_dict())
@@ -428,7 +428,7 @@ def test_complex_gradient_is_refused():
 def test_only_atmc_has_silent_elements_and_intervals_count_what_was_measured():
     p = torch.nn.Parameter(torch.zeros(10))
     big = torch.nn.Parameter(torch.zeros(100_000))
-    sampler = atmc.SGNHT([p, big], lr=0.01, noise=1.0, thermostat_init=5.0, momentum_init="law")
+    sampler = atmc.SGNHT([p, big], lr=0.01, friction=1.0, thermostat_init=5.0, momentum_init="law")
     p.grad = torch.zeros(10)
     sampler.step()
     readings = sampler.readings()
@@ -441,15 +441,15 @@ def test_only_atmc_has_silent_elements_and_intervals_count_what_was_measured():
     assert math.isnan(nothing.readings().kinetic)
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
-def test_empty_parameters_are_no_trouble(body):
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
+def test_empty_parameters_are_no_trouble(backend):
     empty, other = torch.nn.Parameter(torch.zeros(0, 3)), torch.nn.Parameter(torch.ones(2))
     for p in (empty, other):
         p.grad = torch.ones_like(p)
-    sampler = atmc.ATMC([empty, other], mass=[torch.ones(0, 3), torch.ones(2)], lr=0.1, body=body)
+    sampler = atmc.ATMC([empty, other], mass=[torch.ones(0, 3), torch.ones(2)], lr=0.1, backend=backend)
     sampler.step()
     assert other.isfinite().all()
-    alone = atmc.SGNHT([empty], thermostat="scalar", lr=0.1, body=body)
+    alone = atmc.SGNHT([empty], thermostat="scalar", lr=0.1, backend=backend)
     alone.step()
     assert float(alone.state[empty]["thermostat"]) == 0.0
 

@@ -37,9 +37,8 @@ from atmc.samplers import checks
         ("lr", "fast"),
         ("mass", [1.0, -1.0, 1.0, 1.0, 1.0]),
         ("mass", [1.0]),
-        ("scheme", "euler"),
-        ("friction", "none"),
-        ("body", "quick"),
+        ("integrator", "euler"),
+        ("backend", "quick"),
         ("nonfinite", "maybe"),
         ("seed", 1.5),
         ("measure_every", 0),
@@ -58,7 +57,7 @@ def test_bad_hyperparameters_are_named(kit, key, value):
         (atmc.SGLD, {"momentum": 0.9}, "SGLD takes no momentum: it has none"),
         (atmc.SGNHT, {"weight_decay": 1e-4}, r"SGNHT takes no weight_decay: .*atmc\.priors\.gaussian"),
         (atmc.SGLD, {"weight_decay": 1e-4}, r"SGLD takes no weight_decay: .*atmc\.priors\.gaussian"),
-        (atmc.ATMC, {"foreach": True}, "body='foreach'"),
+        (atmc.ATMC, {"foreach": True}, "backend='foreach'"),
         (atmc.ATMC, {"temprature": 1.0}, "did you mean temperature"),
         (atmc.SGHMC, {"betas": (0.9, 0.99)}, "SGHMC takes no betas: it takes lr, mass, .*seed"),
     ],
@@ -164,17 +163,17 @@ def test_a_group_whose_noise_is_less_than_the_estimate_is_refused(kit):
     """No noise would be added and the group would descend instead of sample."""
     params = kit.problem(large=False)
     with pytest.raises(ValueError, match=r"noise of group 1 is 0\.5"):
-        atmc.SGHMC([{"params": params[:2]}, {"params": params[2:], "noise": 0.5}], noise=2.0, noise_estimate=1.0)
-    sampler = atmc.SGHMC(params[:2], noise=2.0, noise_estimate=1.0)
+        atmc.SGHMC([{"params": params[:2]}, {"params": params[2:], "friction": 0.5}], friction=2.0, noise_estimate=1.0)
+    sampler = atmc.SGHMC(params[:2], friction=2.0, noise_estimate=1.0)
     with pytest.raises(ValueError, match=r"noise of group 1 is 0\.5"):
-        sampler.add_param_group({"params": params[2:], "noise": 0.5})
+        sampler.add_param_group({"params": params[2:], "friction": 0.5})
     assert len(sampler.param_groups) == 1
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
-def test_noise_lowered_below_the_estimate_is_caught_at_the_step(kit, body):
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
+def test_noise_lowered_below_the_estimate_is_caught_at_the_step(kit, backend):
     params = kit.problem(large=False)
-    sampler = atmc.SGHMC(params, lr=0.1, noise=2.0, noise_estimate=1.0, body=body)
+    sampler = atmc.SGHMC(params, lr=0.1, friction=2.0, noise_estimate=1.0, backend=backend)
     kit.run(sampler, params, 1)
     before = kit.snapshot(sampler, params)
     sampler.param_groups[0]["noise"] = 0.5
@@ -204,14 +203,14 @@ def test_what_is_no_number_is_named(key, build, bad):
         build(torch.nn.Parameter(torch.zeros(2)), bad)
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
 @pytest.mark.parametrize("how", ["in place", "replaced", "inference"])
 @pytest.mark.parametrize("bad", [-1.0, 0.0, math.nan, math.inf])
-def test_masses_of_elements_that_went_bad_are_caught_at_the_step(kit, body, how, bad):
+def test_masses_of_elements_that_went_bad_are_caught_at_the_step(kit, backend, how, bad):
     params = [torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.ones(3))]
     with torch.inference_mode(how == "inference"):
         masses = [torch.ones(4), torch.ones(3)]
-    sampler = atmc.ATMC(params, lr=0.1, noise=1.0, mass=masses, body=body)
+    sampler = atmc.ATMC(params, lr=0.1, friction=1.0, mass=masses, backend=backend)
     kit.run(sampler, params, 2)
     before = kit.snapshot(sampler, params)
     with torch.inference_mode(how == "inference"):
@@ -252,12 +251,12 @@ def test_empty_and_wrong_parameters():
         atmc.ATMC([torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))])
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_nonfinite_gradient_names_the_parameter_and_moves_nothing(make, kit, body, bad):
+def test_nonfinite_gradient_names_the_parameter_and_moves_nothing(make, kit, backend, bad):
     params = kit.problem(large=False)
     named = [(f"layer.{i}", p) for i, p in enumerate(params)]
-    sampler = make(named, body=body)
+    sampler = make(named, backend=backend)
     kit.run(sampler, params, 2)
     before = kit.snapshot(sampler, params)
     saved = sampler.state_dict()["sampler"]
@@ -300,7 +299,7 @@ def test_bad_learning_rate_from_a_scheduler_is_caught_at_the_step(kit):
     assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -312,9 +311,9 @@ def test_bad_learning_rate_from_a_scheduler_is_caught_at_the_step(kit):
         ("noise", None),
     ],
 )
-def test_settings_that_stopped_fitting_are_caught_at_the_step(kit, body, key, value):
+def test_settings_that_stopped_fitting_are_caught_at_the_step(kit, backend, key, value):
     params = [torch.nn.Parameter(torch.ones(4))]
-    sampler = atmc.ATMC(params, lr=0.1, body=body)
+    sampler = atmc.ATMC(params, lr=0.1, backend=backend)
     kit.run(sampler, params, 1)
     before = kit.snapshot(sampler, params)
     sampler.param_groups[0][key] = value
@@ -337,7 +336,7 @@ def test_speeds_are_the_papers():
 
 def test_closure_is_called_with_gradients_on():
     p = torch.nn.Parameter(torch.ones(3))
-    sampler = atmc.SGHMC([p], lr=0.1, noise=1.0, temperature=0.0)
+    sampler = atmc.SGHMC([p], lr=0.1, friction=1.0, temperature=0.0)
 
     def closure():
         sampler.zero_grad()

@@ -84,13 +84,13 @@ def test_the_inertia_that_is_not_given_goes_with_noise_and_temperature() -> None
         params = [{"params": [torch.nn.Parameter(torch.zeros(2))], **(group or {})}]
         return kind(params, **options).param_groups[0]["inertia"]
 
-    assert made(noise=30.0) == pytest.approx(0.01)
-    assert made(noise=30.0, temperature=0.5) == pytest.approx(0.005)
-    assert made(noise=30.0, temperature=torch.tensor(0.5)) == pytest.approx(0.005)
-    assert made(noise=30.0, temperature=0.0) == pytest.approx(0.01)
-    assert made(noise=1.0) == made(noise=0.0) == 1.0
-    assert made(noise=30.0, inertia=0.3) == 0.3
-    assert made(noise=30.0, group={"noise": 60.0}) == pytest.approx(0.0025)
-    assert made(noise=30.0, group={"inertia": 0.7}) == 0.7
-    assert made(atmc.SGNHT, noise=30.0) == pytest.approx(0.01)
-    assert made(atmc.SGNHT, noise=30.0, thermostat="scalar") == 1.0
+    assert made(friction=30.0) == pytest.approx(0.01)
+    assert made(friction=30.0, temperature=0.5) == pytest.approx(0.005)
+    assert made(friction=30.0, temperature=torch.tensor(0.5)) == pytest.approx(0.005)
+    assert made(friction=30.0, temperature=0.0) == pytest.approx(0.01)
+    assert made(friction=1.0) == made(friction=0.0) == 1.0
+    assert made(friction=30.0, inertia=0.3) == 0.3
+    assert made(friction=30.0, group={"friction": 60.0}) == pytest.approx(0.0025)
+    assert made(friction=30.0, group={"inertia": 0.7}) == 0.7
+    assert made(atmc.SGNHT, friction=30.0) == pytest.approx(0.01)
+    assert made(atmc.SGNHT, friction=30.0, thermostat="scalar") == 1.0

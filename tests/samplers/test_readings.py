@@ -66,7 +66,7 @@ def test_readings_are_of_the_right_tensor(kit):
         torch.nn.Parameter(torch.zeros(300)),
     ]
     sampler = atmc.ATMC(
-        [(f"p{i}", p) for i, p in enumerate(params)], lr=1e-3, noise=1.0, momentum_init="law", speed_limit=2.0
+        [(f"p{i}", p) for i, p in enumerate(params)], lr=1e-3, friction=1.0, momentum_init="law", speed_limit=2.0
     )
     sampler.state[params[1]]["momentum"].mul_(3.0)
     for p in params:
@@ -111,7 +111,7 @@ def test_quantiles_of_the_thermostats():
 
 def test_configurational_temperature_and_silent_share():
     p = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    sampler = atmc.ATMC([p], lr=0.01, noise=1.0, inertia=math.inf)
+    sampler = atmc.ATMC([p], lr=0.01, friction=1.0, inertia=math.inf)
     sampler.state[p]["thermostat"].copy_(torch.tensor([0.0, 0.5, 1.0, 2.0]))
     p.grad = torch.tensor([1.0, 0.0, -1.0, 2.0])
     sampler.step()

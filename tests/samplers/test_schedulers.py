@@ -243,18 +243,18 @@ def test_a_plateau_works_too(make, kit):
 
 KINETIC = [
     (atmc.ATMC, {}),
-    (atmc.ATMC, {"speed_limit": 0.6, "scheme": "strang"}),
+    (atmc.ATMC, {"speed_limit": 0.6, "integrator": "strang"}),
     (atmc.SGNHT, {"thermostat": "scalar"}),
     (atmc.SGHMC, {"noise_estimate": 0.2}),
 ]
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
 @pytest.mark.parametrize(("cls", "options"), KINETIC)
-def test_a_cycled_momentum_is_the_friction_of_the_step(kit, cls, options, body):
+def test_a_cycled_momentum_is_the_friction_of_the_step(kit, cls, options, backend):
     """The same steps, to the last bit, as with the noise D = −log(momentum)/lr set by hand."""
     params, by_hand = kit.problem(large=False), kit.problem(large=False)
-    common = {"lr": 0.02, "noise": 1.5, "body": body, "measure_every": 1, **options}
+    common = {"lr": 0.02, "friction": 1.5, "backend": backend, "measure_every": 1, **options}
     sampler, other = cls(params, **common), cls(by_hand, **common)
     schedule = lr_scheduler.OneCycleLR(sampler, 0.1, total_steps=10)
     seen = set()
@@ -276,7 +276,7 @@ def test_a_momentum_is_that_of_sgd(kit):
     """At T = 0: SGD with this momentum and lr = (h/m)(1 − momentum)/D."""
     params, others = kit.problem(large=False), kit.problem(large=False)
     momentum, h, m = 0.8, 0.05, 2.0
-    sampler = atmc.SGHMC(params, lr=h, mass=m, noise=123.0, temperature=0.0)
+    sampler = atmc.SGHMC(params, lr=h, mass=m, friction=123.0, temperature=0.0)
     sampler.param_groups[0]["momentum"] = momentum
     sgd = torch.optim.SGD(others, lr=h / m * (1 - momentum) / (-math.log(momentum) / h), momentum=momentum)
     kit.run(sampler, params, 10)
@@ -287,13 +287,13 @@ def test_a_momentum_is_that_of_sgd(kit):
 
 def test_a_momentum_is_saved_and_restored(kit):
     params = kit.problem(large=False)
-    sampler = atmc.ATMC(params, lr=0.02, noise=1.5)
+    sampler = atmc.ATMC(params, lr=0.02, friction=1.5)
     schedule = lr_scheduler.CyclicLR(sampler, 0.01, 0.1, step_size_up=3)
     for step in range(4):
         kit.run(sampler, params, 1, start=step)
         schedule.step()
     others = copy.deepcopy(params)
-    other = atmc.ATMC(others, lr=0.5, noise=7.0)
+    other = atmc.ATMC(others, lr=0.5, friction=7.0)
     second = lr_scheduler.CyclicLR(other, 0.01, 0.1, step_size_up=3)
     other.load_state_dict(sampler.state_dict())
     second.load_state_dict(schedule.state_dict())
@@ -308,7 +308,7 @@ def test_a_momentum_is_saved_and_restored(kit):
 @pytest.mark.parametrize("bad", [0.0, -0.5, 1.5, math.nan, "0.9", True])
 def test_a_momentum_that_is_none_is_refused_at_the_step(kit, bad):
     params = kit.problem(large=False)
-    sampler = atmc.ATMC(params, lr=0.02, noise=1.5)
+    sampler = atmc.ATMC(params, lr=0.02, friction=1.5)
     kit.run(sampler, params, 1)
     before = kit.snapshot(sampler, params)
     sampler.param_groups[0]["momentum"] = bad
@@ -321,7 +321,7 @@ def test_a_momentum_that_is_none_is_refused_at_the_step(kit, bad):
 def test_a_momentum_and_a_step_that_give_no_friction(kit):
     """No step, no friction; a step so small that D overflows is refused; the noise estimate still needs its room."""
     params = kit.problem(large=False)
-    sampler = atmc.SGHMC(params, lr=0.02, noise=1.5, noise_estimate=1.0, momentum_init="law")
+    sampler = atmc.SGHMC(params, lr=0.02, friction=1.5, noise_estimate=1.0, momentum_init="law")
     before = kit.snapshot(sampler, params)
     sampler.param_groups[0].update(momentum=0.9, lr=0.0)
     kit.run(sampler, params, 1)
@@ -334,16 +334,16 @@ def test_a_momentum_and_a_step_that_give_no_friction(kit):
         sampler.step()
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
-def test_the_second_half_of_a_strang_step_has_the_size_it_began_with(body):
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
+def test_the_second_half_of_a_strang_step_has_the_size_it_began_with(backend):
     """B(h/2) A(h) B(h/2) at T = 0, in closed form, while h changes at every step; and the reading between the halves.
 
     The reading takes off half a kick of the step that ends there: K'(p) [p − (tanh(D h/2)/D) G].
     """
     mass, friction = 2.0, 3.0
     p = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    how = {"mass": mass, "noise": friction, "temperature": 0.0, "scheme": "strang"}
-    sampler = atmc.SGHMC([p], lr=0.4, measure_every=1, body=body, **how)
+    how = {"mass": mass, "friction": friction, "temperature": 0.0, "integrator": "strang"}
+    sampler = atmc.SGHMC([p], lr=0.4, measure_every=1, backend=backend, **how)
     theta = q = last = 0.0
 
     def half(q, g, h):
@@ -363,7 +363,7 @@ def test_the_second_half_of_a_strang_step_has_the_size_it_began_with(body):
 
 @pytest.mark.parametrize("warm", [None, 0.5])
 def test_a_thermostat_weighs_the_same_by_numbers_and_by_tensors(warm):
-    """(h/h₀)(T₀/T), at most 1, and 0 at rest: captured steps read the tensors, and no body on a CPU does."""
+    """(h/h₀)(T₀/T), at most 1, and 0 at rest: captured steps read the tensors, and no backend on a CPU does."""
     seen = set()
     for lr, temperature in itertools.product((0.0, 0.02, 0.1, 0.4), (0.0, 0.25, 0.5, 2.0)):
         group = {"lr": lr, "temperature": temperature, "reference_lr": 0.1, "reference_temperature": warm}

@@ -18,10 +18,10 @@ def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
-def test_resume_is_bit_exact(make, kit, body):
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
+def test_resume_is_bit_exact(make, kit, backend):
     params = kit.problem(large=False)
-    sampler = make(params, body=body)
+    sampler = make(params, backend=backend)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(sampler, 0.9)
     for step in range(4):
         kit.run(sampler, params, 1, start=step)
@@ -38,7 +38,7 @@ def test_resume_is_bit_exact(make, kit, body):
     again = kit.problem(large=False)
     for p, v in zip(again, values, strict=True):
         p.data.copy_(v)
-    restored = make(again, body=body, seed=99)
+    restored = make(again, backend=backend, seed=99)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(restored, 0.9)
     restored.load_state_dict(saved)
     scheduler.load_state_dict(schedule)
@@ -67,9 +67,9 @@ def test_state_is_a_copy_of_the_moment(make, kit):
 def test_state_of_low_precision_parameters_stays_float32(kit):
     """PyTorch's own loading would round states to the parameters' precision."""
     params = kit.problem(dtype=torch.bfloat16, large=False)
-    sampler = atmc.ATMC(params, lr=0.05, noise=1.0)
+    sampler = atmc.ATMC(params, lr=0.05, friction=1.0)
     kit.run(sampler, params, 3)
-    other = atmc.ATMC(kit.problem(dtype=torch.bfloat16, large=False), lr=0.05, noise=1.0)
+    other = atmc.ATMC(kit.problem(dtype=torch.bfloat16, large=False), lr=0.05, friction=1.0)
     other.load_state_dict(sampler.state_dict())
     for a, b in zip(sampler.state.values(), other.state.values(), strict=True):
         assert b["momentum"].dtype == torch.float32
@@ -175,7 +175,7 @@ def test_loading_what_does_not_fit_changes_nothing(make, kit):
 
 def test_a_later_group_keeps_what_is_there(kit):
     params = kit.problem(large=False)
-    sampler = atmc.ATMC(params[:3], lr=0.05, noise=1.0, thermostat_init=2.0)
+    sampler = atmc.ATMC(params[:3], lr=0.05, friction=1.0, thermostat_init=2.0)
     kit.run(sampler, params[:3], 3)
     kept = sampler.state[params[0]]["momentum"].clone()
     sampler.add_param_group({"params": params[3:], "thermostat_init": 5.0, "momentum_init": "law"})
@@ -188,16 +188,16 @@ def test_a_later_group_keeps_what_is_there(kit):
 def test_zero_is_a_thermostat_value_like_any_other(kit):
     for start in (0.0, 3.0, -1.0):
         params = kit.problem(large=False)
-        sampler = atmc.SGNHT(params, lr=0.05, noise=1.0, thermostat_init=start)
+        sampler = atmc.SGNHT(params, lr=0.05, friction=1.0, thermostat_init=start)
         assert all(
             float(s["thermostat"].min()) == float(s["thermostat"].max()) == start for s in sampler.state.values()
         )
 
 
-@pytest.mark.parametrize("body", ["single", "foreach", "fused"])
-def test_what_is_assigned_to_the_state_is_used(body):
+@pytest.mark.parametrize("backend", ["single", "foreach", "fused"])
+def test_what_is_assigned_to_the_state_is_used(backend):
     p = torch.nn.Parameter(torch.zeros(3))
-    sampler = atmc.ATMC([p], lr=0.1, noise=0.0, temperature=0.0, speed_limit=float("inf"), mass=1.0, body=body)
+    sampler = atmc.ATMC([p], lr=0.1, friction=0.0, temperature=0.0, speed_limit=float("inf"), mass=1.0, backend=backend)
     view = sampler.state[p]["momentum"]
     sampler.state[p]["momentum"] = torch.ones(3)
     assert sampler.state[p]["momentum"] is view

@@ -144,16 +144,14 @@ def _around(level: Level) -> str:
 
 def light_inertia(v: Vitals) -> float:
     """μ = T / (κD)²: the inertia whose thermostat spreads over a share κ of D and follows within hundreds of steps."""
-    return v.temperature / (LIGHT * v.noise) ** 2 if v.noise > 0 else float("nan")
+    return v.temperature / (LIGHT * v.friction) ** 2 if v.friction > 0 else float("nan")
 
 
 def make_lighter(v: Vitals) -> str:
-    """A thermostat that light, in the words of the recipe: as a spread, or as an inertia."""
-    name, value, now = "inertia", f"{light_inertia(v):.1g}", v.inertia
-    if np.isfinite(v.spread):
-        name, value, now = "thermostat_spread", f"{LIGHT:g}", v.spread
-    sentence = f"Make the thermostat lighter, sampler.{name} = {value} instead of {now:g}"
-    return anew(v, sentence, **{f"sampler__{name}": value})
+    """A lighter thermostat, as a setting of the recipe."""
+    value = f"{light_inertia(v):.1g}"
+    sentence = f"Make the thermostat lighter, sampler.inertia = {value} instead of {v.inertia:g}"
+    return anew(v, sentence, sampler__inertia=value)
 
 
 def cooling(v: Vitals) -> str:
@@ -189,18 +187,18 @@ def thermostat(v: Vitals) -> list[Advice]:
     freeze at small ones. Over a run the chain may turn from one that explores into one that hardly moves.
     """
     low, middle, high = v.thermostat
-    if not np.isfinite(middle) or not v.noise > 0:
+    if not np.isfinite(middle) or not v.friction > 0:
         return []
     place = (
         f"ξ runs from {low:.3g} to {high:.3g} (1 % to 99 %), median {middle:.3g}, "
-        f"against a noise level D = {v.noise:.3g}."
+        f"against a least friction D = {v.friction:.3g}."
     )
     found: list[Advice] = []
     light = light_inertia(v)
     heavy = v.inertia > 3 * light
     for trend, which, least, levels in (
-        (v.thermostat_trend, "median", 0.1 * v.noise, (v.kinetic,)),
-        (v.thermostat_top_trend, "99 % quantile", max(0.5 * v.noise, 0.2 * high), (v.kinetic, v.kinetic_at_samples)),
+        (v.thermostat_trend, "median", 0.1 * v.friction, (v.kinetic,)),
+        (v.thermostat_top_trend, "99 % quantile", max(0.5 * v.friction, 0.2 * high), (v.kinetic, v.kinetic_at_samples)),
     ):
         moved = abs(trend.slope) * max(trend.points - 1, 0)
         if not (trend.p_value < SIGNIFICANT and moved > least):

@@ -19,7 +19,7 @@ from atmc.diagnose.sample_distances import cosine_distances, neighbour_ratio
 from atmc.posterior.calibration import CalibrationBins
 from atmc.posterior.metrics import calibration_bins, predictive, summary
 from atmc.posterior.regression import mixing_of_values
-from atmc.recipe.settings import inertia, noise_level
+from atmc.recipe.settings import inertia, least_friction, sampler_class
 
 if TYPE_CHECKING:
     from atmc.recipe.settings import Recipe
@@ -42,9 +42,8 @@ class Vitals:
     hottest: float = 1.0  # the temperature at which cycles begin, as a multiple of that where samples are taken
     explores: float = 0.0  # the share of each cycle that runs at T = 0
     augment: str = "none"
-    noise: float = NAN  # D
+    friction: float = NAN  # D
     inertia: float = NAN  # mu
-    spread: float = NAN  # what the recipe gave instead of mu, as a share of D
     follows: bool = True  # whether the thermostat's friction goes with the step size
     rollbacks: int = 0
     lr_scale: float = 1.0  # what rollbacks have left of the step size
@@ -102,7 +101,8 @@ def examine(run: RunDir) -> Vitals:
     back = [r for r in rows if r.get("event") == "rollback"]
     late = main[-max(1, len(main) // 4) :]
     section = recipe.sampler
-    thermostatted = section.name in ("atmc", "sgnht")
+    kind = sampler_class(section.name)
+    thermostatted = kind is not None and kind.has_thermostat
     per_cycle = traces.loss_per_cycle(main)
     found = Vitals(
         sampler=section.name,
@@ -113,9 +113,8 @@ def examine(run: RunDir) -> Vitals:
         hottest=recipe.schedule.temperature_peak,
         explores=recipe.schedule.explore_fraction,
         augment=recipe.data.augment,
-        noise=noise_level(section),
+        friction=least_friction(section),
         inertia=inertia(section) if thermostatted else NAN,
-        spread=section.thermostat_spread or NAN,
         follows=section.thermostat_follows_step,
         rollbacks=len(back),
         lr_scale=min((float(r.get("lr_scale") or 1.0) for r in back), default=1.0),

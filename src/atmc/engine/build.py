@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from atmc.common.errors import InputError
 from atmc.engine.optimizer_state import new_sgd
 from atmc.recipe.error_messages import nearest
-from atmc.recipe.settings import ModelSection, Recipe, SamplerSection, inertia
+from atmc.recipe.settings import ModelSection, Recipe, SamplerSection
 from atmc.recipe.unused_keys import taken, unknown_option
 
 
@@ -153,22 +153,18 @@ def _sampler(
     if lr.device.type == "cpu":
         options.setdefault("nonfinite", "ignore")
     kind: Any = samplers.SAMPLERS[section.name]
-    if section.name == "sgld":
-        if section.preconditioner != "none":
-            options["preconditioner"] = section.preconditioner
-    else:
-        options |= {"scheme": section.scheme, "friction": section.friction, "momentum_init": section.momentum_init}
-    if section.name in ("atmc", "sgnht"):
-        options |= {"inertia": inertia(section), "thermostat_init": section.thermostat_init}
+    options |= {key: getattr(section, key) for key in kind.recipe_keys}
+    if kind.has_momentum:
+        options |= {"integrator": section.integrator, "momentum_init": section.momentum_init}
+    if kind.has_thermostat:
+        options |= {"inertia": section.inertia, "thermostat_init": section.thermostat_init}
         options["reference_lr"] = "lr" if section.thermostat_follows_step else None
-    if section.name == "sgnht":
-        options["thermostat"] = section.thermostat
     try:
         if section.speed is not None and section.momentum is not None:
             limit = math.inf if section.max_speed is None else section.max_speed
             options |= samplers.speed_settings(section.lr, section.speed, limit, section.momentum)
         else:
-            options |= {k: v for k in ("mass", "noise", "speed_limit") if (v := getattr(section, k)) is not None}
+            options |= {k: v for k in ("mass", "friction", "speed_limit") if (v := getattr(section, k)) is not None}
         if masses is not None:
             options["mass"] = masses
         made = kind(named, section.lr, **options)

@@ -21,7 +21,7 @@ _ALIASES = {
     "burnin": "schedule.burn_in_epochs",
     "mu": "sampler.inertia",
     "t": "sampler.temperature",
-    "d": "sampler.noise",
+    "d": "sampler.friction",
     "c": "sampler.speed_limit",
     "m": "sampler.mass",
     "num_chains": "chains",

@@ -7,7 +7,10 @@ lets pydantic check every key and type. Where a number is the paper's it says so
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from atmc.samplers import Sampler
 
 # Read by pydantic where it validates these classes; harmless without it.
 _STRICT: dict[str, Any] = {"extra": "forbid", "strict": True}
@@ -60,17 +63,16 @@ class SamplerSection:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    name: Literal["atmc", "sgnht", "sghmc", "sgld", "sgd"] = "atmc"
+    name: str = "atmc"  # a name of `atmc.samplers.SAMPLERS`, or sgd
     lr: float = 1e-3
     speed: float | None = None  # average speed per step: m = (speed/lr)^-2
     max_speed: float | None = None  # c = max_speed/lr; not set = Gaussian kinetic energy
     momentum: float | None = None  # e^(-D lr) of a sampler; the momentum of SGD
     mass: float | None = None
-    noise: float | None = None  # D
+    friction: float | None = None  # D, the least friction
     speed_limit: float | None = None  # c
     temperature: float = 1.0
-    inertia: float = 1.0  # mu; the paper has 1
-    thermostat_spread: float | None = None  # instead of inertia: mu = T/(spread D)^2, which goes with the temperature
+    inertia: float | None = None  # mu; not set: T/(D/3)^2, at most 1; the paper has 1
     thermostat: Literal["element", "scalar"] = "element"  # SGNHT
     thermostat_init: float = 0.0
     thermostat_follows_step: bool = True  # and the temperature, and rests at T = 0; the paper's does not
@@ -78,30 +80,38 @@ class SamplerSection:
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
     look_batches: int = 64  # batches for these two measurements, before the first step
     momentum_init: Literal["zero", "law"] = "zero"
-    scheme: Literal["fused", "strang"] = "fused"
-    friction: Literal["corrected", "frozen"] = "corrected"
-    preconditioner: Literal["none", "rmsprop"] = "none"  # SGLD
+    integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"
+    preconditioner: Literal["rmsprop"] | None = None  # SGLD
     weight_decay: float = 0.0  # SGD
     nesterov: bool = False  # SGD
     options: dict[str, Any] = field(default_factory=dict)  # further arguments of the sampler
 
 
-def noise_level(section: SamplerSection) -> float:
+def least_friction(section: SamplerSection) -> float:
     """D of a sampler section: as named, or −log(momentum)/lr as the paper says it; NaN where it says neither."""
     if section.name == "sgd":
         return math.nan
-    if section.noise is not None:
-        return section.noise
+    if section.friction is not None:
+        return section.friction
     if section.momentum and 0.0 < section.momentum < 1.0:
         return -math.log(section.momentum) / section.lr
     return math.nan
 
 
 def inertia(section: SamplerSection) -> float:
-    """μ of a sampler section: as named, or that with which ξ spreads over so large a share of D."""
-    if section.thermostat_spread is None:
+    """μ of a sampler section: as given, or the default of the samplers, from D and T."""
+    from atmc.samplers.kinetic_energy import light_inertia
+
+    if section.inertia is not None:
         return section.inertia
-    return section.temperature / (section.thermostat_spread * noise_level(section)) ** 2
+    return 1.0 if section.thermostat == "scalar" else light_inertia(least_friction(section), section.temperature)
+
+
+def sampler_class(name: str) -> "type[Sampler] | None":
+    """The sampler that a recipe names; None for SGD, which is none."""
+    from atmc.samplers import SAMPLERS
+
+    return SAMPLERS.get(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,17 +198,6 @@ SECTIONS: dict[str, type[Any]] = {
     "schedule": ScheduleSection,
     "run": RunSection,
 }
-
-
-def of_older_run(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a run's own recipe, in which every setting is written out: what it lacks is younger than the run.
-
-    Given what the run did when there was no such setting, and not what is the default now.
-    """
-    sampler = values.get("sampler", {})
-    if sampler.get("name") in ("atmc", "sgnht"):
-        sampler.setdefault("thermostat_follows_step", False)
-    return values
 
 
 def temperature_before(recipe: Recipe) -> float | None:

@@ -8,13 +8,13 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atmc.common.errors import InputError, RunError
 from atmc.recipe.error_messages import explain
-from atmc.recipe.settings import SECTIONS, Recipe, of_older_run
+from atmc.recipe.settings import SECTIONS, Recipe
 from atmc.recipe.unused_keys import left_behind
 from atmc.recipe.validation import check_recipe
 
@@ -75,8 +75,6 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = (), typed: 
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file: {error}") from None
     values.setdefault("name", path.stem)
-    if any((path.parent / name).is_file() for name in MANIFESTS):
-        values = of_older_run(values)
     try:
         return recipe_from_values(values, overrides)
     except InputError as error:
@@ -211,3 +209,15 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
     return repr(value)
+
+
+def override_words(overrides: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """Overrides as `key=value` words: nested or dotted keys of a mapping become the words that `--set` takes."""
+    if not isinstance(overrides, Mapping):
+        return list(overrides)
+    words: list[str] = []
+    for key, value in overrides.items():
+        inner = value if isinstance(value, Mapping) and key in SECTIONS else None
+        pairs = {key: value} if inner is None else {f"{key}.{name}": item for name, item in inner.items()}
+        words += [f"{name}={_toml(item)}" for name, item in pairs.items()]
+    return words

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from atmc.recipe.error_messages import nearest
-from atmc.recipe.settings import Recipe, flat
+from atmc.recipe.settings import Recipe, flat, sampler_class
 
-_KINETIC = ("atmc", "sgnht", "sghmc")  # samplers with a momentum
-_THERMOSTAT = ("atmc", "sgnht")
 _DEFAULTS = flat(Recipe())
 
 # Options of a sampler or network that have a key of their own, or that follow from the rest of the run.
 _OWN_KEY = {
-    "sampler": "lr temperature mass noise speed_limit inertia thermostat thermostat_init momentum_init scheme friction "
+    "sampler": "lr temperature mass friction speed_limit inertia thermostat thermostat_init momentum_init integrator "
     "preconditioner",
     "model": "depth width norm",
 }
@@ -42,7 +40,6 @@ _OF_KIND = {
 
 # Settings that mean nothing at T = 0, where samplers are SGD with momentum.
 _OF_HEAT = (
-    "sampler.thermostat_spread",
     "schedule.temperature_schedule",
     *(f"schedule.{name}" for name in _OF_KIND["schedule.temperature_schedule"].split()),
 )
@@ -99,20 +96,25 @@ def _uses(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
 
 
 def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
+    from atmc.samplers import SAMPLERS
+
     section = recipe.sampler
     name = section.name
     with_name = f'sampler.name = "{name}"'
-    kinetic, thermostat, sgd = name in _KINETIC, name in _THERMOSTAT, name == "sgd"
-    for key in ("speed", "max_speed", "mass", "noise", "speed_limit", "mass_from", "momentum_init", "scheme"):
+    kind, sgd = sampler_class(name), name == "sgd"
+    kinetic, thermostat = kind is not None and kind.has_momentum, kind is not None and kind.has_thermostat
+    for key in ("speed", "max_speed", "mass", "friction", "speed_limit", "mass_from", "momentum_init", "integrator"):
         yield f"sampler.{key}", kinetic, with_name, ""
     yield "sampler.momentum", kinetic or sgd, with_name, ""
-    yield "sampler.friction", kinetic, with_name, ""
     limited = section.max_speed is not None or section.speed_limit is not None
-    yield "sampler.friction", limited, "a Gaussian kinetic energy", "set a speed limit (sampler.max_speed)"
-    for key in ("inertia", "thermostat_spread", "thermostat_init", "thermostat_from_noise", "thermostat_follows_step"):
+    frozen = section.integrator.endswith("-frozen")
+    yield "sampler.integrator", limited or not frozen, "no speed limit", "set sampler.max_speed"
+
+    for key in ("inertia", "thermostat_init", "thermostat_from_noise", "thermostat_follows_step"):
         yield f"sampler.{key}", thermostat, f"{with_name}, which has no thermostat", ""
-    yield "sampler.thermostat", name == "sgnht", with_name, 'use "sgnht"'
-    yield "sampler.preconditioner", name == "sgld", with_name, 'use "sgld"'
+    for own, other in SAMPLERS.items():
+        for key in other.recipe_keys:
+            yield f"sampler.{key}", kind is not None and key in kind.recipe_keys, with_name, f'use "{own}"'
     looks = section.thermostat_from_noise or section.mass_from != "none"
     yield "sampler.look_batches", looks, "nothing to look for", "set sampler.mass_from or sampler.thermostat_from_noise"
     yield "sampler.weight_decay", sgd, with_name, "say it as target.prior and target.prior_scale"
@@ -163,8 +165,8 @@ def option_complaints(recipe: Recipe) -> Iterator[str]:
     for name in recipe.sampler.options:
         if name not in known:
             yield unknown_option("sampler.options", name, known)
-        elif name in ("decay", "epsilon") and recipe.sampler.preconditioner == "none":
-            yield f'sampler.options.{name} has no meaning with sampler.preconditioner = "none": use "rmsprop"'
+        elif name in ("decay", "epsilon") and recipe.sampler.preconditioner is None:
+            yield f'sampler.options.{name} has no meaning without sampler.preconditioner = "rmsprop"'
 
 
 def _taken(section: str, name: str) -> Iterator[str]:

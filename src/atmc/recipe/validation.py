@@ -1,7 +1,7 @@
 """Values and combinations that cannot be run, each said in one line that begins with the key.
 
 These need no data; what depends on them (a batch larger than the training set) is checked where they are loaded. Keys
-that would be read by nobody are in `recipe_idle`.
+that would be read by nobody are in `unused_keys`.
 """
 
 import math
@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from atmc.common.errors import InputError
-from atmc.recipe.settings import Recipe, SamplerSection, ScheduleSection, flat, noise_level
+from atmc.recipe.error_messages import nearest
+from atmc.recipe.settings import Recipe, ScheduleSection, flat, sampler_class
 from atmc.recipe.unused_keys import idle_keys, option_complaints
 
 # key → (what must hold of a value that is set, the same in words)
@@ -27,11 +28,10 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sampler.max_speed": (lambda v: v > 0, "above 0"),
     "sampler.momentum": (lambda v: 0 <= v <= 1, "in [0, 1]"),
     "sampler.mass": (lambda v: 0 < v < math.inf, "above 0 and finite"),
-    "sampler.noise": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
+    "sampler.friction": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
     "sampler.speed_limit": (lambda v: v > 0, "above 0"),
     "sampler.temperature": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
     "sampler.inertia": (lambda v: 0 < v < math.inf, "above 0 and finite"),
-    "sampler.thermostat_spread": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "sampler.look_batches": (lambda v: v >= 2, "at least 2"),
     "sampler.weight_decay": (lambda v: v >= 0, "at least 0"),
     "schedule.epochs": (lambda v: v >= 1, "at least 1"),
@@ -69,6 +69,13 @@ def check_recipe(recipe: Recipe) -> Recipe:
 
 
 def _complaints(recipe: Recipe) -> Iterator[str]:
+    from atmc.samplers import SAMPLERS
+
+    name, known = recipe.sampler.name, [*SAMPLERS, "sgd"]
+    if name not in known:
+        near = nearest(name, known)
+        hint = f"; did you mean {near}?" if near else ""
+        yield f"sampler.name = {name!r} must be one of {', '.join(known)}{hint}"
     values = flat(recipe)
     for key, (holds, words) in _RANGES.items():
         value = values[key]
@@ -120,12 +127,12 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
         yield 'schedule.temperature_schedule = "explore" needs schedule.kind = "cyclic"'
     if plan.temperature_schedule == "explore" and plan.explore_fraction == 0:
         yield 'schedule.explore_fraction must be above 0 for schedule.temperature_schedule = "explore"'
-    thermostat = recipe.sampler.name in ("atmc", "sgnht") and not recipe.sampler.thermostat_follows_step
+    kind = sampler_class(recipe.sampler.name)
+    thermostat = kind is not None and kind.has_thermostat and not recipe.sampler.thermostat_follows_step
     if plan.temperature_schedule == "explore" and thermostat:
         yield (
             'schedule.temperature_schedule = "explore" has T = 0, where the thermostats of '
-            "sampler.thermostat_follows_step = false gather friction without end: leave that out, and they rest there "
-            "(a run that is older than that setting has to be begun again)"
+            "sampler.thermostat_follows_step = false gather friction without end: leave that out, and they rest there"
         )
     if plan.temperature_schedule == "anneal" and plan.kind == "constant":
         yield 'schedule.temperature_schedule = "anneal" needs a step size that falls: schedule.kind = "cyclic"'
@@ -169,7 +176,7 @@ def _samples_of_cycle(plan: ScheduleSection) -> Iterator[str]:
 def _sampler(recipe: Recipe) -> Iterator[str]:
     sampler, plan = recipe.sampler, recipe.schedule
     speeds = [key for key in ("speed", "max_speed") if getattr(sampler, key) is not None]
-    direct = [key for key in ("mass", "noise", "speed_limit") if getattr(sampler, key) is not None]
+    direct = [key for key in ("mass", "friction", "speed_limit") if getattr(sampler, key) is not None]
     if speeds and direct:
         yield f"sampler.{direct[0]} and sampler.{speeds[0]} say the same thing twice: give speeds or mass, not both"
     if sampler.max_speed is not None and sampler.speed is None:
@@ -180,26 +187,18 @@ def _sampler(recipe: Recipe) -> Iterator[str]:
         if sampler.nesterov and not sampler.momentum:
             yield "sampler.nesterov needs sampler.momentum above 0"
         return
-    if sampler.name != "sgld":
+    kind = sampler_class(sampler.name)
+    if kind is not None and kind.has_momentum:
         if sampler.speed is not None and sampler.momentum is None:
             yield "sampler.momentum is not set, and sampler.speed needs it"
         if sampler.momentum is not None and sampler.speed is None:
-            yield "sampler.momentum needs sampler.speed beside it; with sampler.mass give sampler.noise instead"
+            yield "sampler.momentum needs sampler.speed beside it; with sampler.mass give sampler.friction instead"
         if sampler.momentum == 0:
             # The sampler's friction is -log(momentum)/lr.
             yield (
                 f'sampler.momentum = 0.0 must be above 0 with sampler.name = "{sampler.name}" (infinite friction): '
                 'use "sgld" for a sampler without momentum'
             )
-    if sampler.thermostat_spread is not None:
-        if sampler.inertia != SamplerSection().inertia:
-            yield "sampler.inertia and sampler.thermostat_spread say the same thing twice: give one of them"
-        if sampler.temperature == 0:
-            yield "sampler.thermostat_spread needs a sampler.temperature above 0: at 0 nothing spreads"
-        if sampler.thermostat == "scalar":
-            yield 'sampler.thermostat_spread is of thermostats by element: with "scalar" give sampler.inertia'
-        if not noise_level(sampler) > 0:
-            yield "sampler.thermostat_spread needs to know D: set sampler.momentum with sampler.speed, or sampler.noise"
     if sampler.thermostat_from_noise and sampler.thermostat_init:
         yield "sampler.thermostat_init and sampler.thermostat_from_noise say the same thing twice: give one of them"
     if sampler.thermostat_from_noise and (sampler.temperature == 0 or plan.temperature_schedule != "constant"):

@@ -34,9 +34,9 @@ class ATMC(KineticSampler):
         lr: step size h; a number, or a float32 device tensor when a CUDA graph is to see it change.
         mass: m, the pre-conditioner; a number, or a sequence with a number or a tensor (one mass per element) for each
             parameter of the group.
-        noise: D, the least friction; e^(−D h) is the momentum coefficient of the equivalent SGD. Where a scheduler sets
-            a group's `momentum` (`OneCycleLR`, `CyclicLR`), D = −log(momentum)/lr at each step instead: the law does
-            not depend on D. `momentum` is None, and `noise` counts, until something sets it.
+        friction: D, the least friction; e^(−D h) is the momentum coefficient of the equivalent SGD. Where a scheduler
+            sets a group's `momentum` (`OneCycleLR`, `CyclicLR`), D = −log(momentum)/lr at each step instead: the law
+            does not depend on D. `momentum` is None, and `friction` counts, until something sets it.
         speed_limit: c. Infinite (the default) is the Gaussian kinetic energy; finite the hyperbolic, and no parameter
             then moves further than c h in a step.
         temperature: T; 1 samples the Bayes posterior; 0 switches the noise off, and a thermostat that follows (below):
@@ -53,10 +53,11 @@ class ATMC(KineticSampler):
         thermostat_init: ξ at the start, for a step of size h₀. 0 is a value like any other.
         seed: of the sampler's own noise stream, which nothing else in the process touches. Samplers that run side by
             side need different seeds, or equal shapes get equal noise.
-        scheme: "fused", one momentum step per gradient; or "strang", two halves with a synchronised time between.
-        friction: "corrected" (second order, see `integrator.momentum_step`) or "frozen", the paper's. They differ for a
-            finite speed limit only.
-        body: "single", "foreach" or "fused" to force an implementation; the fastest one by default.
+        integrator: "leapfrog", one momentum step per gradient; or "strang", two halves with a synchronised time
+            between.
+            With a finite speed limit both correct the friction to second order (`integrator.momentum_step`);
+            "leapfrog-frozen" and "strang-frozen" leave it first order, as the paper does.
+        backend: "single", "foreach" or "fused" to force an implementation; the fastest one by default.
         measure_every: steps between two readings of the temperatures.
         nonfinite: what a NaN or infinite gradient does. "raise" stops before anything has moved (default on a CPU; on
             CUDA it synchronises). "skip" leaves the step out on the device without synchronising and lets
@@ -68,6 +69,7 @@ class ATMC(KineticSampler):
     The printed Algorithm 1 has e^(+βh) for e^(−βh), no mass in the noise, and assigns where it should add.
     """
 
+    has_thermostat = True
     slots = ("momentum", "thermostat")
     adaptive = True
 
@@ -76,7 +78,7 @@ class ATMC(KineticSampler):
         params: Any,
         lr: Any = 1e-3,
         mass: Any = 1.0,
-        noise: float = 100.0,
+        friction: float = 100.0,
         speed_limit: float = math.inf,
         temperature: Any = 1.0,
         inertia: float | None = None,
@@ -90,7 +92,7 @@ class ATMC(KineticSampler):
         defaults = {
             "lr": lr,
             "mass": mass,
-            "noise": noise,
+            "friction": friction,
             "momentum": None,
             "speed_limit": speed_limit,
             "temperature": temperature,
@@ -102,5 +104,5 @@ class ATMC(KineticSampler):
         }
         super().__init__(params, defaults, **options)
 
-    def coefficients(self, xi: Any, noise: float) -> tuple[Any, Any]:
-        return clamp_min(noise - xi, 0.0), clamp_min(xi, noise)
+    def coefficients(self, xi: Any, friction: float) -> tuple[Any, Any]:
+        return clamp_min(friction - xi, 0.0), clamp_min(xi, friction)

@@ -23,7 +23,7 @@ from atmc.samplers.tensor_list import TensorList
 if TYPE_CHECKING:
     from atmc.samplers.sampler import Sampler
 
-Body = Callable[["Sampler", Shard, list[Tensor | None], bool], None]
+Backend = Callable[["Sampler", Shard, list[Tensor | None], bool], None]
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Hyper:
     lr: Any
     mass: Any = 1.0
     inverse_scale: Any = 0.0
-    noise: float = 0.0
+    friction: float = 0.0
     temperature: Any = 1.0
     inverse_inertia: float = 0.0
-    last_lr: Tensor | None = None  # the step size whose second half is still to come; None in the fused scheme
+    last_lr: Tensor | None = None  # the step size whose second half is still to come; None with "leapfrog"
     measure: bool = False
     shared_thermostat: bool = False
     thermostat_weight: Any = 1.0  # what step size and temperature make of the thermostat
@@ -68,7 +68,7 @@ def kinetic_advance(
     p, kept, weight = state["momentum"], state.get("thermostat"), hyper.thermostat_weight
     plain = isinstance(weight, float) and weight == 1.0
     xi = kept if kept is None or plain else kept * weight
-    alpha, beta = coefficients(xi, hyper.noise)
+    alpha, beta = coefficients(xi, hyper.friction)
     shared = {"mass": hyper.mass, "inverse_scale": hyper.inverse_scale, "temperature": hyper.temperature}
     reading = None
     if hyper.measure:
@@ -89,12 +89,12 @@ def kinetic_advance(
 
 
 def draws(sampler: Sampler) -> int:
-    """How many normals per element and step the scheme needs."""
-    return 2 if sampler.scheme == "strang" else 1
+    """How many normals per element and step the integrator needs."""
+    return 2 if sampler.strang else 1
 
 
 def full_noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
-    """The whole shard's noise for this step, the same numbers the fused bodies see."""
+    """The whole shard's noise for this step, the same numbers the fused backends see."""
     if shard.device.type == "cuda" and fused_triton.usable(shard):
         return fused_triton.noise(sampler, shard)
     step, flats = int(shard.step), []
@@ -109,7 +109,7 @@ def full_noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
 
 
 def single(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
-    """The readable body: one parameter after the other."""
+    """The readable backend: one parameter after the other."""
     noise = full_noise(sampler, shard)
     if measure:
         shard.readings.fill_(math.nan)  # a parameter without a gradient has none

@@ -22,22 +22,25 @@ BOUNDS: dict[str, tuple[float, bool, bool]] = {
     "lr": (0.0, True, False),
     "temperature": (0.0, True, False),
     "mass": (0.0, False, False),
-    "noise": (0.0, True, False),
+    "friction": (0.0, True, False),
     "speed_limit": (0.0, False, True),
     "inertia": (0.0, False, True),
     "reference_lr": (0.0, False, False),
     "reference_temperature": (0.0, False, False),
 }
 
+#: Where the momentum step is split, and whether its friction is corrected to second order.
+INTEGRATORS = ("leapfrog", "strang", "leapfrog-frozen", "strang-frozen")
+
 COARSE = (torch.bfloat16, torch.float16)
 
 #: Arguments of optimizers that a sampler has no use for, and what is meant here instead.
 FOREIGN = {
-    "momentum": "its friction is noise = −log(momentum)/lr; {name}.from_speeds(params, lr, speed, momentum=…) sets it",
+    "momentum": "say friction = −log(momentum)/lr; {name}.from_speeds(params, lr, speed, momentum=…) sets it",
     "weight_decay": "decay is a Gaussian prior, atmc.Potential(model, num_data, prior=atmc.priors.gaussian(scale))",
     "maximize": "it samples exp(−U/T), so it takes the gradient of U: that of the negative of what is to be large",
-    "foreach": "say body='foreach'",
-    "fused": "say body='fused' (the default where it can run)",
+    "foreach": "say backend='foreach'",
+    "fused": "say backend='fused' (the default where it can run)",
 }
 
 
@@ -67,7 +70,7 @@ def refuse_idle(kind: type, group: dict[str, Any], number: int, own: Iterable[st
         elif key in ("speed", "max_speed"):
             hint = (
                 f"{kind.__name__}.from_speeds(groups, …) takes it; for a group that is added later "
-                "**atmc.samplers.speed_settings(lr, speed) gives what counts, its mass, noise and speed_limit"
+                "**atmc.samplers.speed_settings(lr, speed) gives what counts, its mass, friction and speed_limit"
                 if "mass" in own
                 else "it has none; its steps are set by lr alone"
             )
@@ -82,7 +85,7 @@ def refuse_idle(kind: type, group: dict[str, Any], number: int, own: Iterable[st
 
 def _instead(kind: type, key: str, own: Iterable[str]) -> str:
     """What is meant here by an argument of other optimizers."""
-    without = key == "momentum" and "noise" not in own
+    without = key == "momentum" and "friction" not in own
     return "it has none; atmc.SGHMC has" if without else FOREIGN[key].format(name=kind.__name__)
 
 
@@ -94,8 +97,8 @@ def choose(key: str, value: Any, allowed: tuple[str | None, ...]) -> None:
 
 def check_option(key: str, value: Any) -> Any:
     """An option of a sampler, given to it or found in a state, as a plain value; refuse what it cannot be."""
-    if key == "friction":
-        choose(key, value, ("corrected", "frozen"))
+    if key == "integrator":
+        choose(key, value, INTEGRATORS)
     elif key == "nonfinite":
         choose(key, value, (None, "raise", "skip", "ignore"))
     elif key == "measure_every":
@@ -190,7 +193,7 @@ def check_changed_masses(groups: list[dict[str, Any]], seen: dict[tuple[int, int
 
 
 def check_masses(group: dict[str, Any], number: int) -> None:
-    """Refuse masses that do not fit their parameters: the compiled bodies walk through both side by side."""
+    """Refuse masses that do not fit their parameters: the compiled backends walk through both side by side."""
     mass = group.get("mass", 1.0)
     if isinstance(mass, Tensor):
         raise ValueError(

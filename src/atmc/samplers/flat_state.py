@@ -1,7 +1,7 @@
 """Where a sampler keeps its state: flat buffers, one set per device and precision.
 
 Momentum and thermostat of all parameters lie end to end in two buffers; `sampler.state[p]["momentum"]` is a view shaped
-(and strided) like the parameter. The fused bodies walk through parameters, gradients and state in the order of memory.
+(and strided) like the parameter. Fused backends walk through parameters, gradients and state in memory order.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Shard:
     offsets: list[int]
     first_blocks: list[int]  # of each parameter, in the noise stream
     flat: dict[str, Tensor]
-    dense: bool  # whether the flat bodies can run over the parameters' memory
+    dense: bool  # whether the flat backends can run over the parameters' memory
     total: int  # length of the flat buffers
     sizes: Tensor  # elements of each parameter, float64 on the device
     step: Tensor  # steps taken: int64, on the shard's device, so that a captured graph advances it
     readings: Tensor  # [parameters, 2]: sums of p K'(p) and of θ·G at the last measured step
-    scratch: dict[str, Any] = field(default_factory=dict)  # what a body keeps between steps
+    scratch: dict[str, Any] = field(default_factory=dict)  # what a backend keeps between steps
 
     @property
     def device(self) -> torch.device:
@@ -65,7 +65,7 @@ class Shard:
         return [layout_of(p) for p in self.params] != self.layouts
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "scratch": {}}  # what a body keeps belongs to this process
+        return {**self.__dict__, "scratch": {}}  # what a backend keeps belongs to this process
 
     @staticmethod
     def flat_dtype(param_dtype: torch.dtype) -> torch.dtype:

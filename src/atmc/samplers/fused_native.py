@@ -1,7 +1,7 @@
 """The fused step on a CPU: compiled code (`step.c`) over each parameter's memory, on all of PyTorch's threads.
 
 The library is built when the package is installed, if there is a C compiler; where there is none, `usable` says so and
-the foreach body serves. It is built for any processor, for AVX2 and for AVX-512, and the machine that runs it chooses:
+the foreach backend serves. It is built for any processor, for AVX2 and for AVX-512, and the machine chooses:
 the last two take the same steps bit for bit, the first, without fused multiply-adds, the same to rounding. Work is cut
 at fixed places and sums are added in order, so the number of threads does not change a bit of the result.
 """
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from atmc.samplers.flat_state import Shard, dense, memory_order
-from atmc.samplers.kinetic_energy import inverse_momentum_scale, noise_level
+from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction
 from atmc.samplers.random_stream import BLOCK, normals
 
 if TYPE_CHECKING:
@@ -196,17 +196,17 @@ def _settings(sampler: Sampler, shard: Shard, index: int, measure: bool) -> Sett
     group = shard.groups[index]
     mass = shard.mass(index)
     number = next(i for i, g in enumerate(sampler.param_groups) if g is group)
-    noise = noise_level(group) if "noise" in group else 0.0
+    friction = least_friction(group) if "friction" in group else 0.0
     limit = group.get("speed_limit", float("inf"))
     single = 1.0 if isinstance(mass, Tensor) else float(mass)
     return Settings(
         lr=float(group["lr"]),
-        last_lr=float(sampler._last_lr[number]) if sampler.scheme == "strang" else 0.0,
+        last_lr=float(sampler._last_lr[number]) if sampler.strang else 0.0,
         temperature=float(group["temperature"]),
         mass=single,
         inverse_scale=inverse_momentum_scale(single, limit),
-        noise=noise,
-        added_noise=max(noise - getattr(sampler, "noise_estimate", 0.0), 0.0),
+        noise=friction,
+        added_noise=max(friction - getattr(sampler, "noise_estimate", 0.0), 0.0),
         inverse_inertia=1.0 / group["inertia"] if "inertia" in group else 0.0,
         reference_lr=group.get("reference_lr") or 0.0,
         reference_temperature=group.get("reference_temperature") or 0.0,
@@ -216,8 +216,8 @@ def _settings(sampler: Sampler, shard: Shard, index: int, measure: bool) -> Sett
         step=int(shard.step),
         kind=KINDS[type(sampler).__name__],
         stream=2 * shard.number,
-        corrected=sampler.friction == "corrected",
-        strang=sampler.scheme == "strang",
+        corrected=sampler.corrected,
+        strang=sampler.strang,
         measure=measure,
         shared=sampler.shared_thermostat,
         hyperbolic=limit != float("inf"),

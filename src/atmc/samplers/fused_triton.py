@@ -17,7 +17,7 @@ from torch import Tensor
 from atmc.common.graph_table import GraphTable
 from atmc.samplers.flat_state import Shard, memory_order
 from atmc.samplers.fused_native import KINDS
-from atmc.samplers.kinetic_energy import inverse_momentum_scale, noise_level
+from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction
 from atmc.samplers.random_stream import BLOCK
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ try:
     import triton.language as tl
 
     from atmc.samplers import triton_kernels as kernels
-except ImportError:  # no Triton on this machine: the other bodies serve
+except ImportError:  # no Triton on this machine: the other backends serve
     kernels = None  # type: ignore[assignment]
 
 NEVER = 2**62  # "no step was bad": larger than any code of a bad step
@@ -120,8 +120,8 @@ def prepare(sampler: Sampler, work: list[tuple[Shard, list[Tensor | None], Any]]
 
     For all of them before any of them moves: a gradient that is not finite stops the whole step.
     """
-    for shard, grads, body in work:
-        if body is not fused:
+    for shard, grads, backend in work:
+        if backend is not fused:
             continue
         plan = plan_of(sampler, shard)
         plan.aligned = _upload(sampler, shard, plan, _in_memory_order(shard, grads))
@@ -176,8 +176,8 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
         sampler.measure_every,
         KIND=KINDS[type(sampler).__name__],
         HYPERBOLIC=bool(any(g.get("speed_limit", float("inf")) != float("inf") for g in shard.groups)),
-        CORRECTED=sampler.friction == "corrected",
-        STRANG=sampler.scheme == "strang",
+        CORRECTED=sampler.corrected,
+        STRANG=sampler.strang,
         SHARED=sampler.shared_thermostat,
         HAS_MASS=plan.mass is not None,
         PRECONDITIONED="square_avg" in flat,
@@ -215,14 +215,14 @@ def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | Non
             0,
         )
         board.view(np.float64)[i, 7] = group.get("reference_temperature") or 0.0
-        noise = noise_level(group) if "noise" in group else getattr(sampler, "decay", 0.0)
+        friction = least_friction(group) if "friction" in group else getattr(sampler, "decay", 0.0)
         hyper[i] = (
             0.0 if isinstance(lr, Tensor) else lr,
             0.0 if isinstance(temperature, Tensor) else temperature,
             mass,
             inverse_momentum_scale(float(mass), limit),
-            noise,
-            max(noise - getattr(sampler, "noise_estimate", 0.0), 0.0),
+            friction,
+            max(friction - getattr(sampler, "noise_estimate", 0.0), 0.0),
             1.0 / group["inertia"] if "inertia" in group else getattr(sampler, "epsilon", 0.0),
             group.get("reference_lr") or 0.0,
         )
@@ -248,11 +248,11 @@ def _place_mass(shard: Shard, plan: Plan, index: int, mass: Tensor) -> None:
 
 
 def noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
-    """The noise of this step as the fused kernel draws it, for the other bodies; advances nothing."""
+    """The noise of this step as the fused kernel draws it, for the other backends; advances nothing."""
     plan = plan_of(sampler, shard)
     _upload(sampler, shard, plan, [None] * len(shard.params))
     out = []
-    for draw in range(2 if sampler.scheme == "strang" else 1):
+    for draw in range(2 if sampler.strang else 1):
         flat = torch.empty(shard.total, dtype=shard.dtype, device=shard.device)
         kernels.noise_kernel[(plan.count,)](
             plan.chunks, plan.table, flat, shard.step, sampler._key, shard.number, draw, BLOCK=BLOCK

@@ -1,4 +1,4 @@
-"""The splitting integrator shared by every sampler with a momentum, written once for every body.
+"""The splitting integrator shared by every sampler with a momentum, written once for every backend.
 
 The dynamics, per element, with friction β and noise level α set by the thermostat (see the samplers):
 
@@ -12,8 +12,8 @@ process for a friction b = β r frozen over the step, solved exactly with φ(x) 
     B(h):  p ← e^(−b h) p − h φ(b h) G + √(2 T α m h φ(2 b h)) η,    η ~ N(0, 1)
     A(h):  θ ← θ + h K'(p),    ξ ← ξ + (h/μ) [m K'(p)² − T m K''(p)]
 
-All arguments may be numbers, tensors or `TensorList`s, so these few lines serve the plain body, the foreach body and
-the flat-buffer body on a CPU. The Triton kernel repeats them; a test holds the bodies together.
+All arguments may be numbers, tensors or `TensorList`s, so these few lines serve the single, the foreach and the
+flat-buffer backend on a CPU. The Triton kernel repeats them; a test holds the backends together.
 """
 
 from __future__ import annotations

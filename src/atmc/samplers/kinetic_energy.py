@@ -32,16 +32,16 @@ def inverse_momentum_scale(mass: Any, speed_limit: float) -> Any:
     return 1.0 / (scaled * scaled)
 
 
-def noise_level(group: dict[str, Any]) -> float:
-    """D of a group at this step: its `noise` or, where a scheduler sets its `momentum`, the D with e^(−D h) = momentum.
+def least_friction(group: dict[str, Any]) -> float:
+    """D of a group at this step: its `friction` or, where a scheduler sets `momentum`, the D with e^(−D h) = momentum.
 
     No density that a sampler leaves invariant has D in it, so D may change from step to step. Without a step (h = 0) no
     friction acts, whatever D is.
     """
     momentum, lr = group.get("momentum"), group["lr"]
     if momentum is None or not float(lr) > 0.0:
-        noise: float = group["noise"]
-        return noise
+        friction: float = group["friction"]
+        return friction
     return (0.0 - math.log(momentum)) / float(lr)
 
 
@@ -131,11 +131,11 @@ def degrees_per_element(stiffness: float) -> float:
     return float(2.0 / variance)
 
 
-def light_inertia(noise: float, temperature: float) -> float:
+def light_inertia(friction: float, temperature: float) -> float:
     """μ = T/(D/3)², with which ξ spreads over a third of D and follows gradient noise within hundreds of steps.
 
     A heavier thermostat is slower in proportion. The paper's μ = 1 is, at D = 100, a thousand times as heavy, and where
     gradients are noisy the chain then stays hot for as long as it runs. At most 1, so that a small D does not slow it;
     1, too, where there is no D; and at T = 0, where a thermostat rests, that of T = 1.
     """
-    return min(1.0, (temperature or 1.0) / (noise / 3.0) ** 2) if noise > 0.0 else 1.0
+    return min(1.0, (temperature or 1.0) / (friction / 3.0) ** 2) if friction > 0.0 else 1.0

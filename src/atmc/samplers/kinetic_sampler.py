@@ -11,7 +11,7 @@ from torch import Tensor
 from atmc.samplers import backends
 from atmc.samplers.checks import plain_number
 from atmc.samplers.flat_state import Shard
-from atmc.samplers.kinetic_energy import inverse_momentum_scale, noise_level, thermostat_weight
+from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction, thermostat_weight
 from atmc.samplers.sampler import Sampler
 
 
@@ -21,13 +21,15 @@ def speed_settings(lr: float, speed: float, max_speed: float = math.inf, momentu
         plain_number(key, value, "a finite and positive number", lambda v: 0.0 < v < math.inf)
     plain_number("max_speed", max_speed, "a positive number", lambda v: v > 0.0)
     momentum = plain_number("momentum", momentum, "a number in (0, 1]", lambda v: 0.0 < v <= 1.0)
-    return {"mass": (speed / lr) ** -2, "noise": -math.log(momentum) / lr, "speed_limit": max_speed / lr}
+    return {"mass": (speed / lr) ** -2, "friction": -math.log(momentum) / lr, "speed_limit": max_speed / lr}
 
 
 class KineticSampler(Sampler):
     """A sampler with momentum: the split step, given how its thermostat sets noise α and friction β."""
 
-    def coefficients(self, xi: Any, noise: float) -> tuple[Any, Any]:
+    has_momentum = True
+
+    def coefficients(self, xi: Any, friction: float) -> tuple[Any, Any]:
         """(α, β) for a thermostat value."""
         raise NotImplementedError
 
@@ -42,11 +44,11 @@ class KineticSampler(Sampler):
                 f"momentum of group {number} is set while its lr is a tensor on a device, where the friction cannot be "
                 "worked out without waiting: give lr as a number, or use the scheduler's cycle_momentum=False"
             )
-        if math.isinf(noise_level(group)):
+        if math.isinf(least_friction(group)):
             raise ValueError(f"lr of group {number} is {float(lr):g}: too small for its momentum of {momentum:g}")
 
     def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: backends.Hyper) -> backends.Move:
-        return backends.kinetic_advance(self.coefficients, self.friction == "corrected", state, grad, eta, hyper)
+        return backends.kinetic_advance(self.coefficients, self.corrected, state, grad, eta, hyper)
 
     def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> backends.Hyper:
         group = shard.groups[index]
@@ -55,10 +57,10 @@ class KineticSampler(Sampler):
             lr=group["lr"],
             mass=mass,
             inverse_scale=inverse_momentum_scale(mass, group["speed_limit"]),
-            noise=noise_level(group),
+            friction=least_friction(group),
             temperature=group["temperature"],
             inverse_inertia=1.0 / group["inertia"] if "inertia" in group else 0.0,
-            last_lr=self._last_lr[number] if self.scheme == "strang" else None,
+            last_lr=self._last_lr[number] if self.strang else None,
             measure=measure,
             shared_thermostat=self.shared_thermostat,
             thermostat_weight=thermostat_weight(group),
@@ -88,7 +90,7 @@ class KineticSampler(Sampler):
 
 
 def _with_speeds(group: Any, whole: dict[str, Any]) -> Any:
-    """A group with its own speeds, where it has any, as mass, noise and speed limit; anything else as it is."""
+    """A group with its own speeds, where it has any, as mass, friction and speed limit; anything else as it is."""
     if not isinstance(group, dict) or not group.keys() & {"speed", "max_speed", "momentum"}:
         return group
     _refuse_both(group)
@@ -97,6 +99,6 @@ def _with_speeds(group: Any, whole: dict[str, Any]) -> Any:
 
 
 def _refuse_both(given: Mapping[str, Any]) -> None:
-    both = [key for key in ("mass", "noise", "speed_limit") if key in given]
+    both = [key for key in ("mass", "friction", "speed_limit") if key in given]
     if both:
         raise ValueError(f"{', '.join(both)}: from_speeds sets it from the speeds; give one or the other")

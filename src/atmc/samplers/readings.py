@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from atmc.samplers.flat_state import Shard, view_like
-from atmc.samplers.kinetic_energy import degrees_per_element, noise_level
+from atmc.samplers.kinetic_energy import degrees_per_element, least_friction
 
 QUANTILES = (0.01, 0.5, 0.99)
 NONE = (math.nan, math.nan, math.nan)
@@ -154,7 +154,7 @@ def _states(shard: Shard, adaptive: bool) -> list[tuple[float, ...]]:
             rows.append(shard.flat["thermostat"].new_full((4,), math.nan, dtype=torch.float64))
             continue
         silent = (
-            (xi >= noise_level(group)).double().mean() if adaptive else torch.zeros_like(xi[0], dtype=torch.float64)
+            (xi >= least_friction(group)).double().mean() if adaptive else torch.zeros_like(xi[0], dtype=torch.float64)
         )
         rows.append(torch.cat([_quantiles(xi).double(), silent.reshape(1)]))
     return [tuple(row) for row in torch.stack(rows).tolist()]

@@ -1,14 +1,14 @@
 """What all samplers share: an `Optimizer` whose step draws from a law instead of descending.
 
 A subclass says which hyper-parameters it has, which state it keeps, and how its thermostat sets noise and friction;
-this class checks input, owns the flat state, chooses the body that runs the step, saves and restores, and reads
+this class checks input, owns the flat state, chooses the backend that runs the step, saves and restores, and reads
 temperatures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, ClassVar, Literal, TypedDict, overload
 
 import torch
 from torch import Tensor
@@ -35,16 +35,15 @@ from atmc.samplers.kinetic_energy import light_inertia, sample_momentum
 from atmc.samplers.random_stream import init_generator, stream_key
 from atmc.samplers.readings import Readings, read
 
-BODIES = ("single", "foreach", "fused")
+BACKENDS = ("single", "foreach", "fused")
 
 
 class Options(TypedDict, total=False):
     """Keyword arguments that every sampler takes; `ATMC` says what they do."""
 
     seed: int
-    scheme: Literal["fused", "strang"]
-    friction: Literal["corrected", "frozen"]
-    body: Literal["single", "foreach", "fused"] | None
+    integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"]
+    backend: Literal["single", "foreach", "fused"] | None
     measure_every: int
     nonfinite: Literal["raise", "skip", "ignore"] | None
 
@@ -57,10 +56,15 @@ class Sampler(Optimizer):
     it so), not of a mean loss.
     """
 
+    # What recipes, checks and reports ask the class.
+    has_momentum: ClassVar[bool] = False
+    has_thermostat: ClassVar[bool] = False
+    recipe_keys: ClassVar[tuple[str, ...]] = ()  # keys of a recipe's [sampler] that are arguments of this class alone
+
     slots: tuple[str, ...] = ("momentum",)
     shared_thermostat: bool = False
     adaptive: bool = False  # whether the thermostat takes away from the noise that is added
-    saved: tuple[str, ...] = ("friction", "measure_every", "nonfinite")  # options that a state carries along
+    saved: tuple[str, ...] = ("integrator", "measure_every", "nonfinite")  # options that a state carries along
 
     def __init__(
         self,
@@ -68,20 +72,17 @@ class Sampler(Optimizer):
         defaults: dict[str, Any],
         *,
         seed: int = 0,
-        scheme: str = "fused",
-        friction: str = "corrected",
-        body: str | None = None,
+        integrator: str = "leapfrog",
+        backend: str | None = None,
         measure_every: int = 10,
         nonfinite: str | None = None,
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown, Options.__annotations__)
-        choose("scheme", scheme, ("fused", "strang"))
-        choose("body", body, (None, *BODIES))
+        choose("backend", backend, (None, *BACKENDS))
         self.seed = whole("seed", seed)
-        self.scheme = scheme
-        self.friction: str = check_option("friction", friction)
-        self.body = body
+        self.integrator: str = check_option("integrator", integrator)
+        self.backend = backend
         self.measure_every: int = check_option("measure_every", measure_every)
         self.nonfinite: str | None = check_option("nonfinite", nonfinite)
         self._key = stream_key(self.seed)
@@ -93,6 +94,16 @@ class Sampler(Optimizer):
         super().__init__(params, defaults)
         self._build()
         self._ready = True
+
+    @property
+    def strang(self) -> bool:
+        """Whether the momentum step is split in two halves, with a synchronised time between."""
+        return self.integrator.startswith("strang")
+
+    @property
+    def corrected(self) -> bool:
+        """Whether friction under a speed limit is corrected to second order."""
+        return not self.integrator.endswith("frozen")
 
     # -- parameters and their state ------------------------------------------------------------------------------
 
@@ -113,7 +124,7 @@ class Sampler(Optimizer):
                 value = float(group[named[key]])
                 group[key] = value if value > 0.0 else None  # 0 is nothing to refer to
             if light and not self.shared_thermostat:
-                group["inertia"] = light_inertia(group["noise"], float(group["temperature"]))
+                group["inertia"] = light_inertia(group["friction"], float(group["temperature"]))
             self.check_together(group, number, {name: getattr(self, name) for name in self.saved})
             warn_coarse(self.param_groups)
             first = self.param_groups[0].get("thermostat_init")
@@ -248,12 +259,12 @@ class Sampler(Optimizer):
                 )
             self._build()
         gradients = [dense_gradients(shard) for shard in self._shards]
-        chosen = [self._choose_body(shard) for shard in self._shards]
-        for shard, grads, body in zip(self._shards, gradients, chosen, strict=True):
+        chosen = [self._choose_backend(shard) for shard in self._shards]
+        for shard, grads, backend in zip(self._shards, gradients, chosen, strict=True):
             policy = self._policy(shard)
             bad = (
                 None
-                if policy == "ignore" or (policy == "skip" and body is fused_triton.fused)
+                if policy == "ignore" or (policy == "skip" and backend is fused_triton.fused)
                 else first_nonfinite(shard, grads)
             )
             if bad is not None and policy == "raise":
@@ -265,9 +276,9 @@ class Sampler(Optimizer):
         # A graph of PyTorch operations cannot choose later whether to measure; the kernels can.
         measure = capturing or self._calls % self.measure_every == 0
         fused_triton.prepare(self, list(zip(self._shards, gradients, chosen, strict=True)))
-        for shard, grads, body in zip(self._shards, gradients, chosen, strict=True):
-            body(self, shard, grads, measure)
-            if body in (fused_native.fused, fused_triton.fused):  # autograd does not see what compiled code writes
+        for shard, grads, backend in zip(self._shards, gradients, chosen, strict=True):
+            backend(self, shard, grads, measure)
+            if backend in (fused_native.fused, fused_triton.fused):  # autograd does not see what compiled code writes
                 written = [p for p, grad in zip(shard.params, grads, strict=True) if grad is not None]
                 torch.autograd.graph.increment_version(written)
         self._after_step()
@@ -279,8 +290,8 @@ class Sampler(Optimizer):
             return self.nonfinite
         return "raise" if shard.device.type == "cpu" else "skip"
 
-    def _choose_body(self, shard: Shard) -> backends.Body:
-        name = self.body or "fused"
+    def _choose_backend(self, shard: Shard) -> backends.Backend:
+        name = self.backend or "fused"
         if name == "single":
             return backends.single
         if type(self).__name__ not in fused_native.KINDS or not type(self).__module__.startswith(__package__):
@@ -295,7 +306,7 @@ class Sampler(Optimizer):
         """Called once all shards have moved; for state that spans them."""
         if self.shared_thermostat:
             self._heat_shared()
-        if self.scheme == "strang":
+        if self.strang:
             for last, group in zip(self._last_lr, self.param_groups, strict=True):
                 before, taken = last.clone(), fused_triton.taken(self, last.device)
                 if isinstance(group["lr"], Tensor):
@@ -317,7 +328,7 @@ class Sampler(Optimizer):
                 shard.flat["thermostat"].copy_(one)
 
     def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: backends.Hyper) -> backends.Move:
-        """One step of the law on whatever the body hands over: a tensor, a list of tensors, or a flat piece."""
+        """One step of the law on whatever the backend hands over: a tensor, a list of tensors, or a flat piece."""
         raise NotImplementedError
 
     def check_together(self, group: dict[str, Any], number: int, options: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from atmc.samplers.checks import check_option
-from atmc.samplers.kinetic_energy import noise_level
+from atmc.samplers.kinetic_energy import least_friction
 from atmc.samplers.kinetic_sampler import KineticSampler
 from atmc.samplers.sampler import Options
 
@@ -25,7 +25,7 @@ class SGHMC(KineticSampler):
     lr = (h/m) (1 − e^(−D h))/D on the gradient of U takes the same steps.
 
     Args:
-        noise_estimate: B̂, at most `noise`; the part of the noise that the gradient is known to bring along.
+        noise_estimate: B̂, at most `friction`; the part of the noise that the gradient is known to bring along.
 
     The other arguments are those of `ATMC`.
     """
@@ -38,7 +38,7 @@ class SGHMC(KineticSampler):
         params: Any,
         lr: Any = 1e-3,
         mass: Any = 1.0,
-        noise: float = 100.0,
+        friction: float = 100.0,
         speed_limit: float = math.inf,
         temperature: Any = 1.0,
         *,
@@ -50,7 +50,7 @@ class SGHMC(KineticSampler):
         defaults = {
             "lr": lr,
             "mass": mass,
-            "noise": noise,
+            "friction": friction,
             "momentum": None,
             "speed_limit": speed_limit,
             "temperature": temperature,
@@ -59,11 +59,11 @@ class SGHMC(KineticSampler):
         super().__init__(params, defaults, **options)
 
     def check_together(self, group: dict[str, Any], number: int, options: Mapping[str, Any]) -> None:
-        """The noise must leave room for `noise_estimate`, or none would be added and the group would descend."""
+        """Friction must leave room for `noise_estimate`, or no noise would be added and the group would descend."""
         super().check_together(group, number, options)
-        noise, estimate = noise_level(group), options["noise_estimate"]
-        if noise < estimate:
-            raise ValueError(f"noise of group {number} is {noise:g}, less than noise_estimate ({estimate:g})")
+        friction, estimate = least_friction(group), options["noise_estimate"]
+        if friction < estimate:
+            raise ValueError(f"friction of group {number} is {friction:g}, less than noise_estimate ({estimate:g})")
 
-    def coefficients(self, xi: Any, noise: float) -> tuple[Any, Any]:
-        return max(noise - self.noise_estimate, 0.0), noise
+    def coefficients(self, xi: Any, friction: float) -> tuple[Any, Any]:
+        return max(friction - self.noise_estimate, 0.0), friction

@@ -27,6 +27,7 @@ class SGLD(Sampler):
     `lr`, `temperature`, `seed` and the options are those of `ATMC`.
     """
 
+    recipe_keys = ("preconditioner",)
     slots: tuple[str, ...] = ()
     saved = (*Sampler.saved, "decay", "epsilon")
 
@@ -47,8 +48,8 @@ class SGLD(Sampler):
         self.epsilon: float = check_option("epsilon", epsilon)
         if preconditioner:
             self.slots = ("square_avg",)
-        if options.get("scheme", "fused") != "fused":
-            raise ValueError("SGLD has no momentum to split: its only scheme is 'fused'")
+        if options.get("integrator", "leapfrog") != "leapfrog":
+            raise ValueError("SGLD has no momentum to split: leave integrator out")
         super().__init__(params, {"lr": lr, "temperature": temperature}, **options)
 
     def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> Hyper:

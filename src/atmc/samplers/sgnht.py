@@ -32,6 +32,8 @@ class SGNHT(KineticSampler):
     (`reference_lr`). A scalar one is shared by all groups, so their step sizes should change together.
     """
 
+    has_thermostat = True
+    recipe_keys = ("thermostat",)
     slots = ("momentum", "thermostat")
 
     def __init__(
@@ -39,7 +41,7 @@ class SGNHT(KineticSampler):
         params: Any,
         lr: Any = 1e-3,
         mass: Any = 1.0,
-        noise: float = 100.0,
+        friction: float = 100.0,
         speed_limit: float = math.inf,
         temperature: Any = 1.0,
         inertia: float | None = None,
@@ -56,7 +58,7 @@ class SGNHT(KineticSampler):
         defaults = {
             "lr": lr,
             "mass": mass,
-            "noise": noise,
+            "friction": friction,
             "momentum": None,
             "speed_limit": speed_limit,
             "temperature": temperature,
@@ -68,5 +70,5 @@ class SGNHT(KineticSampler):
         }
         super().__init__(params, defaults, **options)
 
-    def coefficients(self, xi: Any, noise: float) -> tuple[Any, Any]:
-        return noise, xi + noise
+    def coefficients(self, xi: Any, friction: float) -> tuple[Any, Any]:
+        return friction, xi + friction

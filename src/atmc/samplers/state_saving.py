@@ -42,7 +42,7 @@ def pack(sampler: Sampler, packed: dict[str, Any]) -> dict[str, Any]:
     packed["sampler"] = {
         "class": type(sampler).__name__,
         "seed": sampler.seed,
-        "scheme": sampler.scheme,
+        "strang": sampler.strang,
         "slots": list(sampler.slots),
         "shared_thermostat": sampler.shared_thermostat,
         "options": {name: getattr(sampler, name) for name in sampler.saved},
@@ -64,11 +64,11 @@ def check(sampler: Sampler, state_dict: dict[str, Any]) -> Checked:
             "sampler.state_dict() as it is)"
         )
         raise ValueError(f"this state is of {found}, not of {type(sampler).__name__}{lost * (extra is None)}")
-    wanted = ("seed", "scheme", "slots", "shared_thermostat", "options", "calls", "step", "last_lr")
+    wanted = ("seed", "strang", "slots", "shared_thermostat", "options", "calls", "step", "last_lr")
     missing = [key for key in wanted if key not in extra]
     if missing or "param_groups" not in state_dict or "state" not in state_dict:
         raise ValueError(f"this state is incomplete: it has no {', '.join(missing) or 'state or param_groups'}")
-    mine = {"scheme": sampler.scheme, "slots": list(sampler.slots), "shared_thermostat": sampler.shared_thermostat}
+    mine = {"strang": sampler.strang, "slots": list(sampler.slots), "shared_thermostat": sampler.shared_thermostat}
     for key, value in mine.items():
         if type(extra[key]) is not type(value) or extra[key] != value:
             raise ValueError(f"this state was taken with {key} {extra[key]!r}, the sampler has {value!r}")

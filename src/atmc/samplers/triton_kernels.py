@@ -185,7 +185,7 @@ def step_kernel(
     D = tl.load(values + 4).to(STATE)
     quiet_noise = tl.load(values + 5).to(STATE)
     inverse_inertia = tl.load(values + 6).to(STATE)
-    # What step size and temperature make of the thermostat; divided exactly, so that bodies agree. At T = 0 it rests.
+    # What step size and temperature make of the thermostat; divided exactly, so that backends agree. At T = 0 it rests.
     warm = tl.load(values - 1).to(STATE).to(tl.float64)
     now = h.to(tl.float64) * tl.where(warm > 0.0, warm, 1.0)
     reference = tl.load(values + 7).to(STATE).to(tl.float64)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from atmc.common.errors import InputError
 from atmc.engine.build import build_likelihood, build_model
 from atmc.engine.sample_predictions import from_file
-from atmc.recipe.settings import Recipe, of_older_run, recipe_from_dict
+from atmc.recipe.settings import Recipe, recipe_from_dict
 from atmc.recipe.toml_files import RECIPE_FILE
 from atmc.storage.files import DamagedFileError, problem, read_tensors
 from atmc.storage.manifest import NAME, Manifest
@@ -178,6 +178,6 @@ def read_recipe(top: Manifest) -> Recipe:
     if reason := problem(path, sha256, size):
         top.notes.append(f"{path}: {reason}; the manifest's copy is used")
     try:
-        return recipe_from_dict(of_older_run(tomllib.loads(text)))
+        return recipe_from_dict(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, TypeError) as error:
         raise DamagedFileError(top.folder / NAME, f"holds no recipe ({error})") from error
