@@ -105,11 +105,11 @@ class Contestant:
         import torch
 
         from atmc.engine.batches import make_feed
-        from atmc.engine.build import build_model
         from atmc.engine.chain import Chain
         from atmc.engine.processes import World, pick_device
         from atmc.engine.run_data import RunData, load_data
         from atmc.engine.schedule import make_schedule
+        from atmc.recipe.build import build_model
 
         self.device = pick_device(settings.run.device)
         examples = shared.examples if shared is not None else RunData(load_data(settings).train, {})

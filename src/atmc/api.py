@@ -28,7 +28,6 @@ from atmc.api_arguments import (
 )
 from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
-from atmc.engine.build import build_likelihood, build_prior
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
 from atmc.engine.run_data import RunData
@@ -36,6 +35,7 @@ from atmc.engine.runner import RunResult, run
 from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import Pace, find_pace
 from atmc.engine.torch_settings import numerics
+from atmc.recipe.build import build_likelihood, build_prior
 from atmc.recipe.error_messages import nearest
 from atmc.recipe.settings import (
     DataSection,
@@ -219,9 +219,9 @@ def _settings(
     elif isinstance(source, str):
         base = default_recipe(source, len(train), epochs if epochs is not None else 100, pace)
     else:
-        from atmc.recipe.toml_files import load_recipe
+        from atmc.storage.run_recipe import load_recipe_or_run
 
-        base = load_recipe(source, overrides)
+        base = load_recipe_or_run(source, overrides)
         overrides = ()
     if epochs is not None and base.schedule.epochs != epochs:
         base = dataclasses.replace(base, schedule=dataclasses.replace(base.schedule, epochs=epochs))
@@ -372,7 +372,7 @@ def _say_if_unscored(folder: Path, before: set[Any]) -> None:
 
 def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
     """How far a run came that did not end by itself, and why it ended."""
-    from atmc.diagnose.finding import plural
+    from atmc.common.text import plural
 
     schedule = make_schedule(settings, examples)
     there, whole = schedule.epoch(ended.steps) / settings.chains, schedule.epoch(schedule.steps)
@@ -382,7 +382,7 @@ def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
 
 def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, reached: str) -> "Posterior":
     """The samples of a run, with a word where it was stopped or they are too few; `RunError` where there are none."""
-    from atmc.diagnose.finding import plural
+    from atmc.common.text import plural
     from atmc.posterior import Posterior
 
     found = RunDir.open(folder)

@@ -20,11 +20,11 @@ from atmc.diagnose.convergence import (
     gain_of_doubling,
     gain_of_pairs,
     mixing,
+    mixing_of_values,
     rhat,
 )
 from atmc.diagnose.sample_distances import cosine_distances, distance_by_lag, neighbour_ratio
 from atmc.posterior import metrics
-from atmc.posterior.regression import mixing_of_values
 
 
 def autoregressive(rng: np.random.Generator, shape: tuple[int, ...], rho: float) -> np.ndarray:

@@ -115,10 +115,10 @@ def test_false_alarms_are_rare() -> None:
         ({"kinetic_at_samples": Level(0.8, 0.02, 40), "follows": False}, "note", "cool as", "follows_step = true"),
         ({"kinetic_at_samples": Level(0.8, 0.02, 40), "inertia": 1.0}, "note", "cool as", "sampler.inertia = 0.001"),
         (
-            {"kinetic": Level(1.3, 0.02, 40), "inertia": 1.0, "spread": 0.01},
+            {"kinetic": Level(1.3, 0.02, 40), "inertia": 1.0},
             "warning",
             "hotter than asked",
-            "sampler.thermostat_spread = 0.3 instead of 0.01",
+            "inertia = 0.001 instead of 1",
         ),
         ({"configurational": Level(0.45, 0.06, 14, 3.0)}, "note", "not yet in equilibrium", "burn_in"),
         ({"configurational": Level(-0.4, 0.05, 20)}, "note", "not yet in equilibrium", "burn_in"),
@@ -448,7 +448,7 @@ def test_vital_signs_are_read_from_the_rows_they_are_of() -> None:
     assert found.silent == pytest.approx(0.75)
     assert found.loss == 37.0  # the ends of the last two of ten cycles
     assert found.drift.slope == pytest.approx(4.0)
-    assert (found.noise, found.temperature) == (2.0, 0.5)
+    assert (found.friction, found.temperature) == (2.0, 0.5)
     assert (found.rollbacks, found.lr_scale) == (2, 0.25)
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from atmc.engine.batches import make_feed
-from atmc.engine.build import build_model
 from atmc.engine.chain import Chain
 from atmc.engine.processes import World
 from atmc.engine.run_data import load_data
 from atmc.engine.runner import run
 from atmc.engine.schedule import make_schedule
+from atmc.recipe.build import build_model
 from atmc.storage.run_directory import RunDir
 
 pytestmark = [
@@ -118,13 +118,13 @@ def test_other_samplers_half_precision_and_compiled_blocks(
             "momentum": 0.9,
             "speed": None,
             "max_speed": None,
-            "inertia": 1.0,
+            "inertia": None,
         }
         sections["target"] = {"prior": "none"}
         sections["model"] = {"name": "resnet", "norm": "bn"}
         sections["schedule"] = {"kind": "cosine", "cycle_epochs": None}
     else:
-        sections["sampler"] = {"name": sampler} if sampler == "sgnht" else {"name": sampler, "inertia": 1.0}
+        sections["sampler"] = {"name": sampler} if sampler == "sgnht" else {"name": sampler, "inertia": None}
     result = run(change(small, **sections), tmp_path / "run", progress=None)
     assert result.status == "done"
     found = RunDir.open(tmp_path / "run")

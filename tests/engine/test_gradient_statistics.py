@@ -91,7 +91,7 @@ def adapted(tiny: Any, change: Any) -> Any:
 
 def test_the_chain_looks_around_before_its_first_step_and_moves_nothing(adapted: Any) -> None:
     data, world, cpu = load_data(adapted), World(), torch.device("cpu")
-    from atmc.engine.build import build_model
+    from atmc.recipe.build import build_model
 
     chain = Chain(
         0,

@@ -161,7 +161,7 @@ def test_batchnorm_under_sgd_saves_its_statistics(tiny: Any, change: Any, tmp_pa
             "nesterov": True,
             "mass": None,
             "friction": None,
-            "inertia": 1.0,
+            "inertia": None,
         },
         schedule={"kind": "step", "cycle_epochs": None, "epochs": 6, "milestones": [3, 5]},
     )

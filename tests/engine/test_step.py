@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from atmc import data
-from atmc.engine.build import build_likelihood, build_model, build_optimizer, build_prior, chain_seed
 from atmc.engine.device_schedule import Clock
 from atmc.engine.loss_log import observe
+from atmc.engine.optimizer import build_optimizer
 from atmc.engine.processes import World
 from atmc.engine.runner import run
 from atmc.engine.schedule import Schedule, make_schedule
 from atmc.engine.step import Step
+from atmc.recipe.build import build_likelihood, build_model, build_prior, chain_seed
 from atmc.samplers import ATMC
 from atmc.storage.run_directory import RunDir
 from atmc.target import Potential, likelihoods, priors
@@ -22,11 +23,9 @@ from atmc.target import Potential, likelihoods, priors
 
 @pytest.mark.parametrize("name", ["atmc", "sgnht", "sghmc", "sgld"])
 def test_a_run_is_the_loop_one_would_write(tiny: Any, change: Any, tmp_path: Path, name: str) -> None:
-    sampler: dict[str, Any] = {"name": name}
+    sampler: dict[str, Any] = {"name": name} if name in ("atmc", "sgnht") else {"name": name, "inertia": None}
     if name == "sgld":
         sampler |= {"mass": None, "friction": None, "lr": 1e-4}
-    if name in ("sghmc", "sgld"):
-        sampler["inertia"] = 1.0
     recipe = change(tiny, sampler=sampler, schedule={"epochs": 4, "cycle_epochs": 2})
     run(recipe, tmp_path / "run", progress=None)
 
@@ -69,7 +68,7 @@ def test_exploring_is_sgd_and_leaves_thermostats_alone(tiny: Any, change: Any, t
     assert 0.0 not in resting.pop()
     assert len({tuple(q) for t, *q in learned[3 * half + 1 :] if t > 0}) > half / 2
 
-    plain = change(tiny, sampler={"name": "sghmc", "inertia": 1.0}, schedule=explore, run={"log_steps": 1})
+    plain = change(tiny, sampler={"name": "sghmc", "inertia": None}, schedule=explore, run={"log_steps": 1})
     run(plain, tmp_path / "plain", progress=None)
     same = [row["loss"] for row in RunDir.open(tmp_path / "plain").metrics() if row["event"] == "log"]
     assert same[: half - 1] == pytest.approx([row["loss"] for row in rows[: half - 1]], rel=1e-5)
@@ -103,7 +102,7 @@ def test_sgd_is_torchs_sgd_on_the_mean_loss(tiny: Any, change: Any, tmp_path: Pa
             "weight_decay": 1e-3,
             "mass": None,
             "friction": None,
-            "inertia": 1.0,
+            "inertia": None,
         },
         target={"prior": "none"},
         schedule={"kind": "cosine", "cycle_epochs": None, "epochs": 3},

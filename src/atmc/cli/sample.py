@@ -23,11 +23,11 @@ def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budge
         with working("looking at the pictures"):
             loaded = recipe_for(recipe, settings)
     else:
-        from atmc.recipe.toml_files import load_recipe
+        from atmc.storage.run_recipe import load_recipe_or_run
 
         source, out = _where(recipe, out)
         _check_name(source)
-        loaded = load_recipe(source, list(settings))
+        loaded = load_recipe_or_run(source, list(settings))
     if loaded.model.name == "custom":
         raise InputError(
             f"{recipe} samples a network of somebody's own, which a recipe cannot name: "
@@ -45,7 +45,7 @@ def _where(recipe: str, out: Path | None) -> tuple[str, Path | None]:
     folder = Path(recipe)
     if not folder.is_dir():
         return recipe, out
-    from atmc.recipe.toml_files import recipe_of_run
+    from atmc.storage.run_recipe import recipe_of_run
 
     own = recipe_of_run(folder)
     if own is None:

@@ -281,3 +281,16 @@ def _with_chains(values: Any) -> Floats:
 
 def _constant(x: Floats) -> Any:
     return x.max(axis=(-2, -1)) == x.min(axis=(-2, -1))
+
+
+def mixing_of_values(
+    values: Any, targets: Any = None, chains: Sequence[int] | None = None, examples: int = 200, seed: int = 0
+) -> Mixing:
+    """R-hat, ESS and the exchangeability test of outputs `[K, N, ...]` themselves, and of their mean squared error.
+
+    Without targets of that shape the mean of the outputs stands in for them, as a distance that may change.
+    """
+    x = np.asarray(values, dtype=np.float64).reshape(len(values), -1)  # [K, Q]
+    y = None if targets is None else np.asarray(targets, dtype=np.float64).reshape(-1)
+    centre = y if y is not None and y.size == x.shape[1] else x.mean(axis=0)
+    return mixing_of(x.T, np.square(x - centre).mean(axis=1), chains, examples, seed)

@@ -13,12 +13,19 @@ import numpy as np
 
 from atmc.common.errors import InputError
 from atmc.diagnose import traces
-from atmc.diagnose.convergence import Mixing, PairGains, averaged_by_place, gain_of_doubling, gain_of_pairs, mixing
+from atmc.diagnose.convergence import (
+    Mixing,
+    PairGains,
+    averaged_by_place,
+    gain_of_doubling,
+    gain_of_pairs,
+    mixing,
+    mixing_of_values,
+)
 from atmc.diagnose.early_samples import LateGain, gain_of_late
 from atmc.diagnose.sample_distances import cosine_distances, neighbour_ratio
 from atmc.posterior.calibration import CalibrationBins
 from atmc.posterior.metrics import calibration_bins, predictive, summary
-from atmc.posterior.regression import mixing_of_values
 from atmc.recipe.settings import inertia, least_friction, sampler_class
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from atmc.common.errors import RunError
 from atmc.engine.chain import Chain
 from atmc.engine.divergence_guard import Divergence, Guard
 from atmc.engine.progress import Progress
-from atmc.engine.sample_predictions import from_file, to_file
 from atmc.samplers import Sampler
 from atmc.storage.chain_folder import ChainStore, Saved
 from atmc.storage.files import read_tensors
 from atmc.storage.manifest import Manifest
+from atmc.storage.prediction_files import from_file, to_file
 from atmc.storage.run_directory import split_file
 from atmc.storage.state_packing import all_finite
 

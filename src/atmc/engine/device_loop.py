@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from atmc.data import Batches
 from atmc.engine.batches import HandedOver
-from atmc.engine.build import build_likelihood, build_optimizer, build_prior, chain_seed, common_mass
 from atmc.engine.cuda_graph import GraphStep
 from atmc.engine.device_schedule import Clock
 from atmc.engine.gradient_statistics import look, masses, set_thermostats
+from atmc.engine.optimizer import build_optimizer, common_mass
 from atmc.engine.optimizer_state import new_sgd, optimizer_state, restore_optimizer_
 from atmc.engine.processes import World
 from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
+from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
 from atmc.storage.state_packing import cloned
 

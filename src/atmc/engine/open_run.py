@@ -13,7 +13,6 @@ from atmc.engine.run_data import RunData
 from atmc.engine.schedule import Schedule, make_schedule
 from atmc.recipe.settings import Recipe, flat
 from atmc.recipe.toml_files import RECIPE_FILE, recipe_to_toml
-from atmc.recipe.unused_keys import idle_keys
 from atmc.storage.files import DamagedFileError, problem, tensors_to_bytes, write_bytes
 from atmc.storage.manifest import Manifest, hardware
 from atmc.storage.run_directory import labels_file, read_recipe
@@ -98,9 +97,8 @@ def _keep_labels(manifest: Manifest, data: RunData) -> bool:
 def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData) -> None:
     past = read_recipe(manifest)
     before, now = flat(past), flat(recipe)
-    idle = idle_keys(past)  # a run from when these were not refused goes on without them
     for key, value in now.items():
-        if before.get(key) == value or key.startswith(_FREE) or key == _LENGTH or key in idle:
+        if before.get(key) == value or key.startswith(_FREE) or key == _LENGTH:
             continue
         if key == _PRIOR and "custom" in (before[key], value):
             _refuse_prior(folder, before[key], value)

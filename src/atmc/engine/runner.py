@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from atmc.engine.batches import make_feed
-from atmc.engine.build import build_likelihood, build_model, chain_seed, start_weights, try_optimizer
 from atmc.engine.chain import AHEAD, Chain
 from atmc.engine.checkpointing import GaveUpError, Keeper
 from atmc.engine.open_run import prepare
+from atmc.engine.optimizer import try_optimizer
 from atmc.engine.processes import World, join, pick_device
 from atmc.engine.progress import Progress, choose_progress
 from atmc.engine.run_data import RunData, check_fits, load_data
@@ -29,6 +29,7 @@ from atmc.engine.run_outcome import end_together
 from atmc.engine.schedule import make_schedule
 from atmc.engine.tensorboard import WithBoard
 from atmc.engine.torch_settings import numerics
+from atmc.recipe.build import build_likelihood, build_model, chain_seed, start_weights
 from atmc.recipe.settings import Recipe
 from atmc.recipe.validation import check_recipe
 from atmc.storage.chain_folder import ChainStore

@@ -14,10 +14,6 @@ from torch import Tensor, nn
 from atmc.data import eval_batches
 from atmc.engine.run_data import Examples
 
-# Beyond this many numbers (ImageNet has 50 million) predictions are kept as log-probabilities in half precision, whose
-# error in the log is below 0.5 %; probabilities themselves would underflow there.
-_LARGE = 5_000_000
-
 
 class Evaluator:
     """Runs samples over evaluation sets and keeps the running predictive. The network becomes its own."""
@@ -82,20 +78,3 @@ class Evaluator:
     def load(self, state: Mapping[str, Any]) -> None:
         self.count = int(state["count"])
         self.total = {split: t.clone() for split, t in state["total"].items() if split in self.batches}
-
-
-def to_file(probs: Tensor, regression: bool) -> dict[str, Tensor]:
-    """Predictions as they are stored: `probs`, or `log_probs` in half precision where there are very many."""
-    if regression:
-        return {"outputs": probs}
-    if probs.numel() > _LARGE:
-        return {"log_probs": probs.clamp_min(1e-30).log().half()}
-    return {"probs": probs}
-
-
-def from_file(tensors: Mapping[str, Tensor]) -> Tensor:
-    """The reverse of `to_file`, float32."""
-    if "log_probs" in tensors:
-        probs = tensors["log_probs"].float().exp()
-        return probs / probs.sum(1, keepdim=True)
-    return (tensors["probs"] if "probs" in tensors else tensors["outputs"]).float()

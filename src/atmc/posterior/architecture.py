@@ -45,7 +45,7 @@ def rebuild(description: dict[str, Any]) -> nn.Module:
 
         return build(str(description["build"]), **_tuples(description.get("args", {})))
     if "recipe" in description:
-        from atmc.engine.build import build_model
+        from atmc.recipe.build import build_model
         from atmc.recipe.settings import recipe_from_dict
 
         shape = tuple(int(n) for n in description["shape"])

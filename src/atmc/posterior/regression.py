@@ -16,7 +16,6 @@ Its density and its distribution function are those of the mixture, too, and sco
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,7 @@ import torch
 from torch import Tensor
 
 from atmc.common.errors import InputError
-from atmc.diagnose.convergence import Mixing, mixing_of
-from atmc.diagnose.finding import plural
+from atmc.common.text import plural
 from atmc.posterior.arrays import check_weights, to_numpy
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
 
@@ -158,16 +156,3 @@ def _scores(outputs: Tensor, targets: Tensor, scale: float, weights: Any) -> dic
         inside += float(((below - 0.5).abs() <= LEVEL / 2).sum())
     numbers = targets.numel()
     return {"rmse": math.sqrt(square / numbers), "nll": nats / len(targets), "coverage90": inside / numbers}
-
-
-def mixing_of_values(
-    values: Any, targets: Any = None, chains: Sequence[int] | None = None, examples: int = 200, seed: int = 0
-) -> Mixing:
-    """R-hat, ESS and the exchangeability test of outputs `[K, N, ...]` themselves, and of their mean squared error.
-
-    Without targets of that shape the mean of the outputs stands in for them, as a distance that may change.
-    """
-    x = np.asarray(values, dtype=np.float64).reshape(len(values), -1)  # [K, Q]
-    y = None if targets is None else np.asarray(targets, dtype=np.float64).reshape(-1)
-    centre = y if y is not None and y.size == x.shape[1] else x.mean(axis=0)
-    return mixing_of(x.T, np.square(x - centre).mean(axis=1), chains, examples, seed)

@@ -8,18 +8,17 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atmc.common.errors import InputError, RunError
+from atmc.common.errors import InputError
 from atmc.recipe.error_messages import explain
 from atmc.recipe.settings import SECTIONS, Recipe
 from atmc.recipe.unused_keys import left_behind
 from atmc.recipe.validation import check_recipe
 
 RECIPE_FILE = "recipe.toml"
-MANIFESTS = ("manifest.json", "manifest.copy.json")  # as `manifest.py` writes them, twice
 
 
 def recipe_folders() -> list[Path]:
@@ -28,18 +27,11 @@ def recipe_folders() -> list[Path]:
     return [Path("recipes"), package / "recipes", package.parents[1] / "recipes"]
 
 
-def find_recipe(name: str | Path, others: Sequence[str] = ()) -> Path:
-    """The file of `name`: a path, the bare name of a recipe that ships (`digits-atmc`, `cifar10/sgd`), or a run's.
-
-    A run directory stands for its recipe.toml, or, where that is gone or altered, for its manifest, which has the text
-    as well.
-    `others` are names that the caller would have taken too (samplers, in Python): only the error speaks of them.
-    """
+def find_recipe(name: str | Path) -> Path:
+    """The file of `name`: a path, or the bare name of a recipe that ships (`digits-atmc`, `cifar10/sgd`)."""
     path = Path(name)
     if path.is_file():
         return path
-    if own := recipe_of_run(path):
-        return own
     bare = str(name).removesuffix(".toml").removeprefix("recipes/")
     shipped: list[str] = []
     for folder in recipe_folders():
@@ -47,19 +39,19 @@ def find_recipe(name: str | Path, others: Sequence[str] = ()) -> Path:
         if candidate.is_file():
             return candidate
         shipped += [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.toml"))]
-    raise InputError(f"no recipe {name}{_instead(str(name), bare, shipped, others)}")
+    raise InputError(f"no recipe {name}{_instead(str(name), bare, shipped)}")
 
 
-def _instead(name: str, bare: str, shipped: Sequence[str], others: Sequence[str]) -> str:
+def _instead(name: str, bare: str, shipped: Sequence[str]) -> str:
     """What follows on "no recipe NAME": that there is no such file, and names that are like it in any case."""
     said = ": there is no such file" if name.lower().endswith(".toml") else ""
-    known = {choice.lower(): choice for choice in (*shipped, *others)}
-    near = difflib.get_close_matches(bare.lower(), list(known), n=2 if others else 1, cutoff=0.6)
+    known = {choice.lower(): choice for choice in shipped}
+    near = difflib.get_close_matches(bare.lower(), list(known), n=1, cutoff=0.6)
     if bare.lower() in known:
         near = [bare.lower()]
     if near:
-        return f"{said}; did you mean {' or '.join(known[word] for word in near)}?"
-    return said + (f"; name a sampler ({', '.join(others)}) or a recipe file" if others else "")
+        return f"{said}; did you mean {known[near[0]]}?"
+    return said
 
 
 def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = (), typed: Sequence[str] | None = None) -> Recipe:
@@ -69,9 +61,15 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = (), typed: 
     of, where that is not all of them.
     """
     path = find_recipe(path_or_name)
+    return parse_recipe(path, lambda: path.read_text(encoding="utf-8"), overrides, typed)
+
+
+def parse_recipe(
+    path: Path, read: Callable[[], str], overrides: Sequence[str] = (), typed: Sequence[str] | None = None
+) -> Recipe:
+    """The recipe in the text that `read` gives; `path` is what mistakes are said of."""
     try:
-        text = _text_of_run(path.parent) if path.name in MANIFESTS else path.read_text(encoding="utf-8")
-        values = tomllib.loads(text)
+        values = tomllib.loads(read())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file: {error}") from None
     values.setdefault("name", path.stem)
@@ -89,39 +87,6 @@ def _blaming(line: str, path: Path, typed: Sequence[str]) -> str:
     keys = {setting.partition("=")[0].strip(): setting for setting in typed}  # the last one counts
     to_blame = [f"--set {keys[key]}" for key in keys if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", said)]
     return f"{' '.join(to_blame) or path}: {line}"
-
-
-def recipe_of_run(folder: Path) -> Path | None:
-    """The file of a run directory that has its recipe; None where it is no run directory.
-
-    That is its manifest, which holds the text too, where recipe.toml is gone or is no longer what was written.
-    """
-    own, kept = folder / RECIPE_FILE, [folder / name for name in MANIFESTS if (folder / name).is_file()]
-    if own.is_file() and not (kept and _altered(own)):
-        return own
-    return kept[0] if kept else None
-
-
-def _altered(own: Path) -> bool:
-    """Whether the manifest beside a recipe.toml lists another one."""
-    from atmc.storage.files import problem
-    from atmc.storage.manifest import Manifest
-
-    try:
-        manifest = Manifest.load(own.parent)
-    except (InputError, RunError):  # nothing to compare with; opening the run says what is wrong
-        return False
-    return RECIPE_FILE in manifest.values["files"] and problem(*manifest.entry(RECIPE_FILE)) is not None
-
-
-def _text_of_run(folder: Path) -> str:
-    """The recipe that the manifest of a run holds; going on with the run puts recipe.toml back."""
-    from atmc.storage.manifest import Manifest
-
-    text = Manifest.load(folder).values.get("recipe")
-    if not isinstance(text, str) or not text:
-        raise InputError(f"{folder} holds no run: its manifest has no recipe")
-    return text
 
 
 def recipe_from_values(values: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:

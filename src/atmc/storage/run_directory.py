@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from atmc.common.errors import InputError
-from atmc.engine.build import build_likelihood, build_model
-from atmc.engine.sample_predictions import from_file
+from atmc.recipe.build import build_likelihood, build_model
 from atmc.recipe.settings import Recipe, recipe_from_dict
 from atmc.recipe.toml_files import RECIPE_FILE
 from atmc.storage.files import DamagedFileError, problem, read_tensors
 from atmc.storage.manifest import NAME, Manifest
 from atmc.storage.metrics_log import read_rows, wrong
+from atmc.storage.prediction_files import from_file
 from atmc.storage.sample_bank import SampleBank
 
 
