@@ -4,7 +4,7 @@ from .base import Flat, Prior
 from .element import Horseshoe, Laplace, Normal, StudentT
 from .prior_set import PriorSet
 from .rows import Direction, GroupLaplace
-from .rules import Clause, PriorRule, build, gaussian, on, resnetpp
+from .rules import Clause, PriorRule, build, gaussian, normalised, on, resnetpp
 
 __all__ = [
     "Clause",
@@ -20,6 +20,7 @@ __all__ = [
     "StudentT",
     "build",
     "gaussian",
+    "normalised",
     "on",
     "resnetpp",
 ]
