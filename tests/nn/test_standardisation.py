@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from atmc.nn import WSConv2d
+from atmc.nn import WNConv2d, WSConv2d, effective_weights
 from atmc.nn.standardisation import gain_for, standardise, standardised_weights
 from atmc.nn.weightnorm import CastConv2d
 
@@ -75,6 +75,10 @@ def test_all_at_once_is_layer_by_layer() -> None:
     layers = assorted()
     for layer, weight in zip(layers, standardised_weights(layers, torch.float32), strict=True):
         torch.testing.assert_close(weight, layer.effective())
+    for layer, weight in zip(layers, effective_weights(layers), strict=True):  # what other networks call
+        torch.testing.assert_close(weight, layer.effective())
+    other = WNConv2d(3, 4, 3, scale=2.0)
+    torch.testing.assert_close(standardised_weights([other], torch.float32)[0], other.effective())
     assert standardised_weights([], torch.float32) == []
     assert {w.dtype for w in standardised_weights(layers, torch.bfloat16)} == {torch.bfloat16}
 
@@ -84,11 +88,12 @@ def test_all_at_once_is_layer_by_layer() -> None:
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 def test_fused_weights_and_gradients(dtype: torch.dtype, limit: float) -> None:
     layers = assorted("cuda")
-    leaves = [p for layer in layers for p in layer.parts() if p is not None]
+    pairs = [(layer.weight, getattr(layer, "gain", None)) for layer in layers]
+    leaves = [p for pair in pairs for p in pair if p is not None]
     outs = standardised_weights(layers, dtype)
     seeds = [torch.randn_like(out) for out in outs]
     got = [*outs, *torch.autograd.grad(outs, leaves, seeds, retain_graph=True)]
-    doubled = [[None if p is None else p.detach().double().requires_grad_() for p in x.parts()] for x in layers]
+    doubled = [[None if p is None else p.detach().double().requires_grad_() for p in pair] for pair in pairs]
     reference = [standardise(*pair) for pair in doubled]
     wide = [p for pair in doubled for p in pair if p is not None]
     want = [*reference, *torch.autograd.grad(reference, wide, [seed.double() for seed in seeds])]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ class WSConv2d(CastConv2d):
         padding: int | tuple[int, ...] | str = 0,
         bias: bool = False,
         gain: float = 1.0,
-        **options: int | str,
+        **options: Any,
     ) -> None:
         self.gain_init = gain
         super().__init__(inputs, outputs, kernel, stride, padding, bias=bias, **options)  # type: ignore[arg-type]
@@ -70,8 +71,9 @@ class WSConv2d(CastConv2d):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def parts(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return self.weight, self.gain
+    def parts(self) -> tuple[Tensor, None]:
+        """Standardised already: with a scale `effective_weights` would take it for weight normalisation."""
+        return standardise(self.weight, self.gain), None
 
     def effective(self, dtype: torch.dtype | None = None) -> Tensor:
         return standardise(self.weight, self.gain, dtype)
@@ -79,12 +81,19 @@ class WSConv2d(CastConv2d):
 
 def standardised_weights(layers: Iterable[WeightLayer], dtype: torch.dtype) -> list[Tensor]:
     """The effective weight of every layer in `dtype`: in one launch each way on CUDA, else layer by layer."""
-    parts = [layer.parts() for layer in layers]
+    parts = [_own_parts(layer) for layer in layers]
     if not parts:
         return []
     if _fused_applies(parts, dtype):
         return _together([weight for weight, _ in parts], [gain for _, gain in parts], dtype)
     return [standardise(weight, gain, dtype) for weight, gain in parts]
+
+
+def _own_parts(layer: WeightLayer) -> tuple[Tensor, Tensor | None]:
+    """(weight, gain) of a standardised layer; of any other its weight, which is then only cast."""
+    if isinstance(layer, WSConv2d):
+        return layer.weight, layer.gain
+    return (layer.weight if isinstance(layer, CastConv2d) else layer.effective()), None
 
 
 def _together(weights: Sequence[Tensor], gains: Sequence[Tensor | None], dtype: torch.dtype) -> list[Tensor]:
