@@ -55,14 +55,25 @@ class FoldedFlat(nn.Identity):
         return input
 
 
-def convert(model: nn.Module, example: Tensor | None = None, tolerance: float = 1e-3) -> nn.Module:
+def convert(
+    model: nn.Module, example: Tensor | None = None, tolerance: float = 1e-3, to: str = "weight-norm"
+) -> nn.Module:
     """A copy of `model` without BatchNorm and dropout, weight-normalised, equal to `model.eval()` up to rounding.
+
+    to="gn-ws": instead with GroupNorm for BatchNorm and weight standardisation, which keeps the weights but not the
+    function, and trains better: fine-tune it for some epochs before sampling (`swap_norms`).
 
     Pairs of layer and norm are found by tracing the forward. Where it cannot be traced the order of registration
     decides: then give an `example` batch. With one, the outputs are compared and a difference above `tolerance`
     (relative to the largest output) is an error. Layers of a kind with batch statistics that is not known here are
     an error, too.
     """
+    if to == "gn-ws":
+        from atmc.nn.swap_norms import swap_norms
+
+        return swap_norms(model, example)
+    if to != "weight-norm":
+        raise ValueError(f"convert: to must be 'weight-norm' or 'gn-ws', not {to!r}")
     converted = copy.deepcopy(model).eval()
     _refuse(converted)
     converted.__dict__.pop("made_by", None)  # It is no longer what that call would build.

@@ -11,9 +11,18 @@ from torch import nn
 from atmc.common.errors import InputError
 from atmc.nn.mlp import MLP
 from atmc.nn.resnet import ResNet
+from atmc.nn.resnet_frn import ResNetFRN
 from atmc.nn.resnetpp import ResNetPP
+from atmc.nn.wide_resnet import ResNetV2, WideResNet
 
-NETWORKS: dict[str, type[nn.Module]] = {"resnetpp": ResNetPP, "resnet": ResNet, "mlp": MLP}
+NETWORKS: dict[str, type[nn.Module]] = {
+    "resnetpp": ResNetPP,
+    "resnet": ResNet,
+    "wide-resnet": WideResNet,
+    "resnet-v2": ResNetV2,
+    "resnet-frn": ResNetFRN,
+    "mlp": MLP,
+}
 # What a recipe knows about its data and may pass to every network; those that need it use it.
 FROM_DATA = ("classes", "in_channels", "image_size")
 

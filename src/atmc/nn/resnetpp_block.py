@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from atmc.nn.frn import filter_response_norm
+from atmc.nn.strided import conv2d
 
 Order = Literal["pre", "post"]
 Shortcut = Literal["projection", "pool-projection", "pool-pad"]
@@ -101,7 +102,7 @@ def _shortcut(
     stride = kind.stride
     if kind.shortcut == "pool-projection" and stride > 1:
         a, stride = F.avg_pool2d(a, stride), 1
-    return add_bias(F.conv2d(a, project, None, stride), project_bias)
+    return add_bias(conv2d(a, project, None, stride), project_bias)
 
 
 def stem_forward(

@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from atmc.nn.strided import conv2d
+
 BiasKind = Literal["feature", "scalar", "none"]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 FEW = 1_000_000  # products in a linear layer's weight gradient that are better written out on CUDA
@@ -154,7 +156,7 @@ class WNConv2d(WeightNormLayer):
         padding: tuple[int, int] | str = self.padding
         if self.padding_mode != "zeros":
             x, padding = F.pad(x, self._edges(), mode=self.padding_mode), (0, 0)
-        return self._add_bias(F.conv2d(x, weight, None, self.stride, padding, self.dilation, self.groups), 1)
+        return self._add_bias(conv2d(x, weight, None, self.stride, padding, self.dilation, self.groups), 1)
 
     def _edges(self) -> list[int]:
         """Padding as `F.pad` wants it: left, right, top, bottom. "same" puts an odd pixel on the far side."""
@@ -231,5 +233,8 @@ class CastConv2d(nn.Conv2d, WeightLayer):
 
     def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         weight = self.effective(x.dtype) if weight is None else weight
-        y: Tensor = self._conv_forward(x, weight, None if self.bias is None else self.bias.to(x.dtype))
-        return y
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        if self.padding_mode != "zeros":
+            y: Tensor = self._conv_forward(x, weight, bias)
+            return y
+        return conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)

@@ -4,7 +4,7 @@ from atmc.target.priors.elementwise import Horseshoe, Laplace, Normal, StudentT
 from atmc.target.priors.prior import Flat, Prior
 from atmc.target.priors.prior_set import PriorSet
 from atmc.target.priors.rowwise import Direction, GroupLaplace
-from atmc.target.priors.rules import Clause, PriorRule, build, gaussian, on, resnetpp
+from atmc.target.priors.rules import Clause, PriorRule, build, gaussian, normalised, on, resnetpp
 
 __all__ = [
     "Clause",
@@ -20,6 +20,7 @@ __all__ = [
     "StudentT",
     "build",
     "gaussian",
+    "normalised",
     "on",
     "resnetpp",
 ]

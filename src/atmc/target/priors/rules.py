@@ -129,6 +129,9 @@ def _listed(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+_HEADS = ("head", "fc", "classifier")
+
+
 def _fan_in_normal(gain: float) -> Callable[[str, Tensor], Prior]:
     """Normal(gain/√fan-in): features of unit variance from inputs of unit variance, at gain 1."""
     return lambda _name, parameter: Normal(gain / math.sqrt(max(1, math.prod(parameter.shape[1:]))))
@@ -155,6 +158,32 @@ def resnetpp(
     )
 
 
+def normalised(
+    scale: float = 1.0, *, head: float = 4.0, gain_scale: float = 1.0, filter_gain_scale: float = 2.0
+) -> PriorRule:
+    """For networks with normalisation layers: GroupNorm with weight standardisation, EvoNorm, FRN.
+
+    weights: Normal(scale · √(2/fan-in)), the law they start from. Under standardisation, or before a normaliser, the
+        loss does not change with a filter's length, so this prior does not shrink the function. It holds the length
+        near scale · √(2T) and so sets the effective step size of the direction, which goes with 1/length².
+    head (the last linear layer, named head, fc or classifier): Normal(head/√fan-in): confident logits are likely.
+    gains of standardised filters: Normal(filter_gain_scale). All else (gains, biases, thresholds): Normal(gain_scale).
+
+    SGD with weight decay w on the mean loss of N examples has the prior Normal(1/√(N w)) instead, the same for every
+    weight: `gaussian(1 / math.sqrt(N * w))`.
+    """
+    heads = [on(_fan_in_normal(head), name=f"{prefix}{n}.weight", min_ndim=2) for n in _HEADS for prefix in ("", "*.")]
+    return PriorRule(
+        [
+            *heads,
+            on(_fan_in_normal(scale * math.sqrt(2)), min_ndim=2),
+            on(Normal(filter_gain_scale), module="WSConv2d", name="gain"),
+            on(Normal(gain_scale)),
+        ],
+        name="normalised",
+    )
+
+
 def gaussian(scale: float = 1.0, *, fan_in: bool = False) -> PriorRule:
     """Normal(scale) on every parameter; with `fan_in`, Normal(scale/√fan-in) on weight matrices and filters."""
     clauses = [on(_fan_in_normal(scale), min_ndim=2)] if fan_in else []
@@ -165,6 +194,7 @@ def build(name: str, scale: float | None = None) -> PriorRule:
     """The rule a recipe names, with its scale (None: that rule's own default)."""
     makers: dict[str, Callable[[float | None], PriorRule]] = {
         "resnetpp": lambda s: resnetpp() if s is None else resnetpp(b=s),
+        "normalised": lambda s: normalised(1.0 if s is None else s),
         "gaussian": lambda s: gaussian(1.0 if s is None else s),
         "gaussian-fan-in": lambda s: gaussian(1.0 if s is None else s, fan_in=True),
         "laplace": lambda s: PriorRule([on(Laplace(1.0 if s is None else s))], name="laplace"),

@@ -1,0 +1,314 @@
+"""Normalisation kernels on a GPU: are they right, how fast are they, and what a training step costs with them.
+
+    python benchmarks/norm_kernels.py check                # kernels and whole networks against float64
+    python benchmarks/norm_kernels.py sweep                # GB/s of the kernels alone, for several numbers of warps
+    python benchmarks/norm_kernels.py wrn16 wrn28 frn20    # training steps beside the compiled BatchNorm network
+
+Steps: forward, backward and SGD, bf16 activations, channels-last, one CUDA graph, random images on the device.
+"compiled" means torch.compile of the whole loss; "inductor" is the same with our kernels switched off. Contestants take
+turns; medians of rounds. Each part takes less than 150 s on an H200; `--profile` prints the slowest kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from atmc.nn import build, norm_functions, standardisation
+from atmc.nn.norm_functions import ACTS, KINDS, norm_act, norm_act_reference
+
+WRN16 = {"name": "wide-resnet", "depth": 16, "width": 4}
+WRN28 = {"name": "wide-resnet", "depth": 28, "width": 10}
+# part: (batch, {label: (network, compiled, our kernels)})
+PARTS: dict[str, tuple[int, dict[str, tuple[dict[str, Any], bool, bool]]]] = {
+    "wrn16": (
+        128,
+        {
+            "bn, compiled": ({**WRN16, "norm": "bn"}, True, True),
+            "gn-ws": ({**WRN16, "norm": "gn-ws"}, False, True),
+            "gn-ws, compiled": ({**WRN16, "norm": "gn-ws"}, True, True),
+            "gn-ws, inductor": ({**WRN16, "norm": "gn-ws"}, True, False),
+            "evonorm-s0": ({**WRN16, "norm": "evonorm-s0"}, False, True),
+            "frn": ({**WRN16, "norm": "frn"}, False, True),
+        },
+    ),
+    "wrn28": (
+        128,
+        {
+            "bn, compiled": ({**WRN28, "norm": "bn"}, True, True),
+            "gn-ws": ({**WRN28, "norm": "gn-ws"}, False, True),
+            "gn-ws, compiled": ({**WRN28, "norm": "gn-ws"}, True, True),
+        },
+    ),
+    "frn20": (
+        256,
+        {
+            "resnet-20-frn": ({"name": "resnet-frn"}, False, True),
+            "resnet-20-frn, compiled": ({"name": "resnet-frn"}, True, True),
+            "resnet-20-frn, inductor": ({"name": "resnet-frn"}, True, False),
+        },
+    ),
+}
+
+
+def relative(got: Tensor, want: Tensor) -> float:
+    want = want.detach().double().cpu()
+    return float((got.detach().double().cpu() - want).norm() / want.norm().clamp_min(1e-12))
+
+
+def kernel_error(kind: str, act: str, shape: tuple[int, ...], groups: int, parts: str, dtype: torch.dtype) -> float:
+    """Largest relative error over outputs and gradients; `parts` names what is there: h, res, pre_bias, threshold."""
+    n, c, height, width = shape
+    torch.manual_seed(0)
+    images = {"x": 2 * torch.randn(shape) + 0.7, "h": torch.randn(shape), "res": torch.randn(shape)}
+    images = {k: v.to(dtype) for k, v in images.items() if k == "x" or k in parts}
+    params = {"gain": 1 + 0.3 * torch.randn(c), "bias": 0.3 * torch.randn(c), "pre_bias": 0.3 * torch.randn(c)}
+    params = {k: v for k, v in params.items() if k != "pre_bias" or k in parts}
+    if kind == "evonorm" or (kind == "frn" and "threshold" in parts):
+        params["extra"] = 0.5 * torch.randn(c)
+    seeds = [torch.randn(n, c, height, width).to(dtype) for _ in range(2)]
+
+    def run(fn: Callable[..., tuple[Tensor, Tensor]], change: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        leaves = {k: change(v).detach().requires_grad_() for k, v in (images | params).items()}
+        y, s = fn(kind=kind, act=act, groups=groups, **leaves)
+        outs = [y, s] if "h" in images else [y]
+        grads = torch.autograd.grad(outs, list(leaves.values()), [change(seed) for seed in seeds[: len(outs)]])
+        return [*outs, *grads]
+
+    want = run(norm_act_reference, lambda t: t.double())
+    got = run(norm_act, lambda t: t.cuda().to(memory_format=torch.channels_last) if t.ndim == 4 else t.cuda())
+    again = run(norm_act, lambda t: t.cuda().to(memory_format=torch.channels_last) if t.ndim == 4 else t.cuda())
+    assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True)), "two runs differ"
+    return max(relative(a, b) for a, b in zip(got, want, strict=True))
+
+
+def check() -> None:
+    """Kernels alone, then gradients of whole networks, against float64."""
+    cases = [
+        ("silu", (4, 64, 32, 32), 4, ""),
+        ("relu", (4, 64, 16, 16), 4, "h"),
+        ("silu", (3, 24, 5, 7), 2, "h pre_bias"),
+        ("silu", (2, 48, 56, 56), 3, "res pre_bias threshold"),
+        ("identity", (2, 20, 3, 3), 1, "res threshold"),
+    ]
+    for kind in KINDS:
+        for act, shape, groups, parts in cases:
+            assert act in ACTS
+            for dtype, limit in ((torch.float32, 1e-4), (torch.bfloat16, 1.5e-2)):
+                error = kernel_error(kind, act, shape, groups, parts, dtype)
+                print(f"{kind:8} {act:8} {shape!s:18} {parts:24} {dtype!s:15} {error:.1e}", flush=True)
+                assert error < limit, "too far from float64"
+    for options in (
+        {"name": "wide-resnet", "depth": 16, "width": 2, "norm": "gn-ws"},
+        {"name": "wide-resnet", "depth": 16, "width": 2, "norm": "evonorm-s0"},
+        {"name": "wide-resnet", "depth": 16, "width": 2, "norm": "frn", "threshold": True},
+        {"name": "resnet-frn"},
+    ):
+        torch.manual_seed(0)
+        model = build(**options)
+        x, y = torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
+        wide = copy.deepcopy(model).double()
+        F.cross_entropy(wide(x.double()), y).backward()
+        for compiled in (False, True):
+            own = copy.deepcopy(model).cuda()
+            loss = torch.compile(loss_of(own), dynamic=False) if compiled else loss_of(own)
+            with torch.backends.cudnn.flags(allow_tf32=False):
+                loss(x.cuda(), y.cuda()).backward()
+            errors = [relative(p.grad, q.grad) for p, q in zip(own.parameters(), wide.parameters(), strict=True)]
+            print(f"{options} compiled={compiled}: gradients off by at most {max(errors):.1e}", flush=True)
+            assert max(errors) < 1e-3
+
+
+def loss_of(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y)
+
+    return loss
+
+
+SHAPES = [
+    ("gn", (128, 64, 32, 32)),
+    ("gn", (128, 128, 16, 16)),
+    ("gn", (128, 256, 8, 8)),
+    ("gn", (128, 160, 32, 32)),
+    ("evonorm", (128, 64, 32, 32)),
+    ("frn", (256, 16, 32, 32)),
+    ("frn", (256, 64, 8, 8)),
+]
+
+
+def sweep() -> None:
+    """Microseconds and GB/s of the kernels alone; with the addition of a branch, as in a pre-activation block."""
+    from atmc.nn.kernels import norm_act_triton
+
+    norm_functions.load_kernels()
+    default = norm_act_triton.WARP_ELEMENTS
+    for kind, shape in SHAPES:
+        said = []
+        for elements in (512, 1024, 2048):
+            norm_act_triton.WARP_ELEMENTS = elements
+            gigabytes = math.prod(shape) * 8 / 1e3  # over microseconds: four tensors of two bytes each way
+            there, back = kernel_times(kind, shape)
+            said.append(f"{there:5.1f}, {back:5.1f} µs ({gigabytes / there:5.0f}, {gigabytes / back:5.0f} GB/s)")
+        norm_act_triton.WARP_ELEMENTS = default
+        print(f"{kind:8} {shape!s:20} " + " | ".join(said), flush=True)
+
+
+def kernel_times(kind: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Microseconds forward and backward, each as one replay of a graph of 20 launches."""
+    ops, code, groups = torch.ops.atmc, KINDS.index(kind), max(1, shape[1] // 16)
+    x, h, dy, ds = (
+        torch.randn(shape, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last) for _ in range(4)
+    )
+    gain, bias = torch.ones(shape[1], device="cuda"), torch.zeros(shape[1], device="cuda")
+    extra = None if kind == "gn" else torch.zeros(shape[1], device="cuda")
+    _, s, stats = ops.norm_act(x, h, None, None, gain, bias, extra, code, 2, groups, 1e-5)
+
+    def forward() -> None:
+        ops.norm_act(x, h, None, None, gain, bias, extra, code, 2, groups, 1e-5)
+
+    def backward() -> None:
+        ops.norm_act_backward(s, None, dy, ds, None, gain, bias, extra, stats, False, code, 2, groups)
+
+    found = []
+    for launch in (forward, backward):
+        launch()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(20):
+                launch()
+        found.append(statistics.median(milliseconds(graph.replay, 3) for _ in range(9)) / 20 * 1e3)
+    return found[0], found[1]
+
+
+def captured(options: dict[str, Any], batch: int, compiled: bool, ours: bool) -> tuple[Callable[[], None], float]:
+    """(replay of one training step, seconds until it was ready)."""
+    began = time.perf_counter()
+    torch.compiler.reset()
+    norm_functions.enabled = standardisation.enabled = ours
+    model = build(**options).cuda()
+    params = list(model.parameters())
+    optimizer = torch.optim.SGD(params, lr=torch.tensor(1e-4, device="cuda"), momentum=0.9, nesterov=True, fused=True)
+    images = torch.randn(batch, 3, 32, 32, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    labels = torch.randint(10, (batch,), device="cuda")
+    loss = torch.compile(loss_of(model), dynamic=False) if compiled else loss_of(model)
+
+    def step() -> None:
+        for p in params:
+            p.grad = None
+        loss(images, labels).backward()
+        optimizer.step()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+    torch.cuda.synchronize()
+    norm_functions.enabled = standardisation.enabled = True
+    alive = (model, optimizer, images, labels)
+
+    def replay() -> None:
+        assert alive
+        graph.replay()
+
+    return replay, time.perf_counter() - began
+
+
+def milliseconds(step: Callable[[], None], repeats: int) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(repeats):
+        step()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / repeats
+
+
+def slowest(step: Callable[[], None], count: int) -> list[str]:
+    """The kernels of one step by their time."""
+    from torch.profiler import ProfilerActivity, profile
+
+    step()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(5):
+            step()
+        torch.cuda.synchronize()
+    rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
+    total = sum(row.self_device_time_total for row in rows) / 5
+    lines = [f"{sum(row.count for row in rows) / 5:.0f} kernels, {total:.0f} µs"]
+    return lines + [
+        f"{row.self_device_time_total / 5:8.1f} µs {row.count / 5:5.0f} × {row.key[:100]}" for row in rows[:count]
+    ]
+
+
+def time_part(part: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    batch, contestants = PARTS[part]
+    steps: dict[str, Callable[[], None]] = {}
+    rows: list[dict[str, Any]] = []
+    for label, (network, compiled, ours) in contestants.items():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        steps[label], ready = captured(network, batch, compiled, ours)
+        peak = (torch.cuda.max_memory_allocated() - before) / 2**20
+        rows.append({"part": part, "contestant": label, "batch": batch, "ready_seconds": ready, "peak_mb": peak})
+        print(f"{part} {label}: ready after {ready:.1f} s", flush=True)
+    times: dict[str, list[float]] = {label: [] for label in steps}
+    for _ in range(options.rounds + 1):
+        for label, step in steps.items():
+            times[label].append(milliseconds(step, 20))
+    for row in rows:
+        row["milliseconds"] = statistics.median(times[row["contestant"]][1:])
+        row["images_per_second"] = batch / row["milliseconds"] * 1e3
+    if options.profile:
+        for label, step in steps.items():
+            print(f"{part} {label}:\n  " + "\n  ".join(slowest(step, options.profile)), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="+", choices=["check", "sweep", *PARTS])
+    parser.add_argument("--out", type=Path, help="a folder for the numbers")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--profile", type=int, default=0, metavar="N", help="print the N slowest kernels of each step")
+    options = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    rows: list[dict[str, Any]] = []
+    for part in options.parts:
+        if part == "check":
+            check()
+        elif part == "sweep":
+            sweep()
+        else:
+            rows += time_part(part, options)
+    if options.out is not None and rows:
+        options.out.mkdir(parents=True, exist_ok=True)
+        record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+        (options.out / "norm_kernels.json").write_text(json.dumps(record, indent=1) + "\n")
+    for row in rows:
+        print(
+            f"{row['part']:6} {row['contestant']:24} {row['milliseconds']:7.3f} ms "
+            f"{row['images_per_second']:9,.0f} img/s  peak {row['peak_mb']:6.0f} MB  ready {row['ready_seconds']:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()

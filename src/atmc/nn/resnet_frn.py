@@ -1,0 +1,88 @@
+"""The ResNet of the HMC benchmark (Izmailov et al. 2021): filter response normalisation and SiLU, 274,042 parameters.
+
+Post-activation blocks, convolutions with bias, every normalisation with its threshold (also those before an addition),
+1×1 projections with a normalisation of their own where the shape changes, He-normal start. Biases of convolutions are
+added by the normalisation that follows, in the same kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atmc.nn.normalisation import NormAct
+from atmc.nn.preactivation import PlainConv2d, linear
+from atmc.nn.resnet_shapes import BlockShape, layout
+from atmc.nn.standardisation import standardised_weights
+from atmc.nn.strided import conv2d
+
+
+class ConvNormAct(nn.Module):
+    """act(frn(conv(x) + bias) + res)."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, activated: bool) -> None:
+        super().__init__()
+        self.conv = PlainConv2d(inputs, outputs, kernel, stride, kernel // 2)
+        self.norm = NormAct(outputs, "frn", "silu" if activated else "identity", threshold=True)
+
+    def forward(self, x: Tensor, weight: Tensor | None, res: Tensor | None = None) -> Tensor:
+        weight = self.conv.effective(x.dtype) if weight is None else weight
+        stride, padding = self.conv.stride[0], self.conv.kernel_size[0] // 2
+        out: Tensor = self.norm(conv2d(x, weight, None, stride, padding), self.conv.bias, res)
+        return out
+
+
+class FRNBlock(nn.Module):
+    """SiLU(shortcut + two convolutions), the shortcut projected where the shape changes."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.first = ConvNormAct(shape.inputs, shape.width, 3, shape.stride, True)
+        self.second = ConvNormAct(shape.width, shape.outputs, 3, 1, True)
+        self.project = ConvNormAct(shape.inputs, shape.outputs, 1, shape.stride, False) if shape.changes else None
+
+    def layers(self) -> list[PlainConv2d]:
+        parts = [self.first, self.second] if self.project is None else [self.project, self.first, self.second]
+        return [part.conv for part in parts]
+
+    def forward(self, x: Tensor, weights: Iterator[Tensor | None]) -> Tensor:
+        shortcut = x if self.project is None else self.project(x, next(weights))
+        h = self.first(x, next(weights))
+        out: Tensor = self.second(h, next(weights), shortcut)
+        return out
+
+
+class ResNetFRN(nn.Module):
+    """ResNet-depth-FRN-SiLU, depth 6n+2. Input NCHW in any float precision; logits in float32."""
+
+    def __init__(self, depth: int = 20, width: int = 16, classes: int = 10, in_channels: int = 3) -> None:
+        super().__init__()
+        shape = layout(depth, width)
+        if shape.imagenet:
+            raise ValueError(f"depth must be 6n+2 (8, 14, 20, 32, 44, 56, …) and not {depth}")
+        # The call of `build` that makes a network like this one: saved with its samples.
+        args = {"depth": depth, "width": width, "classes": classes, "in_channels": in_channels}
+        self.made_by = {"build": "resnet-frn", "args": args}
+        self.stem = ConvNormAct(in_channels, shape.stem, 3, 1, True)
+        self.blocks = nn.ModuleList(FRNBlock(block) for block in shape.blocks)
+        self.head = nn.Linear(shape.features, classes)
+        nn.init.normal_(self.head.weight, std=shape.features**-0.5)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        blocks = [block for block in self.blocks if isinstance(block, FRNBlock)]
+        x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+        layers = [self.stem.conv, *(layer for block in blocks for layer in block.layers())]
+        weights: Iterator[Any] = iter(standardised_weights(layers, x.dtype))
+        x = self.stem(x, next(weights))
+        for block in blocks:
+            x = block(x, weights)
+        return linear(x.mean((2, 3), dtype=self.head.weight.dtype), self.head)
+
+
+def resnet_frn(depth: int = 20, width: int = 16, classes: int = 10, in_channels: int = 3) -> ResNetFRN:
+    """`ResNetFRN`, the network of the HMC benchmark with its default arguments."""
+    return ResNetFRN(depth, width, classes, in_channels)
