@@ -15,7 +15,7 @@ from typing import Any
 from atmc.chain.rundir import RunDir
 from atmc.errors import InputError
 from atmc.report.files import write
-from cifar10_rows import check_name
+from cifar10_store import check_name
 
 FILE = "exploration.json"
 READINGS = ("configurational_temperature", "silent_share", "thermostat_q50", "thermostat_q99", "kinetic_temperature")

@@ -32,7 +32,7 @@ from atmc.nn import convert
 from atmc.posterior import Posterior, metrics
 from atmc.posterior.calibration import apply_temperature, log_probs, temperature_scale
 from atmc.posterior.inputs import Pixels
-from cifar10_rows import Array, save_json
+from cifar10_store import Array, save_json
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pretrained"
 RECIPE = "cifar10/sgd-batchnorm"

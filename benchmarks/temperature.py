@@ -27,7 +27,7 @@ from atmc.chain.rundir import RunDir
 from atmc.chain.settings import Recipe, SamplerSection, ScheduleSection, TargetSection
 from atmc.report.files import write
 from atmc.report.ink import WIDE, Ink, sheet, svg
-from cifar10_rows import save_json
+from cifar10_store import save_json
 from explore import read
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "temperature"
