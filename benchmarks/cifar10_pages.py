@@ -21,6 +21,28 @@ from pages import markdown
 ATMC, ATMC_AT_ONE, EQUILIBRIUM = "atmc-settled-T0.05", "atmc-settled-one", "atmc"
 FIVE, TWO, SINGLE = "ensemble-sgd", "ensemble-sgd-batchnorm", "sgd"
 MAIN = (ATMC, ABLATION, FIVE, SINGLE, TWO)
+EXPLORE = "T0.02 after 0, speed 0.0025, hold 0.6, explore"
+SHORT = "speed 0.0025, hold 0.6, explore {}, cycles of 25, 100 epochs"
+AFTER = "speed 0.0025, hold 0.6, {}SGD settled first, 100 epochs"
+AT_ONE = "noisy Dirichlet 0.01, speed 0.001, hold {}, 100 epochs"
+STEPS = {  # what was tried, and which run of exploration.json it is
+    "T = 0.02 throughout, heavy thermostats": "T0.02-s0.003, 100 epochs",
+    "T = 0.02 throughout, thermostats scaled with the step size": "T0.02, thermostats that follow, 150 epochs",
+    "T = 0.03 annealed from 0.3": "T0.03 from 0.3, thermostats that follow, 150 epochs",
+    "explore at T = 0, sample at T = 0.02": "T0.02 after 0, thermostats that follow, 100 epochs",
+    "the same, step size held for 60 % of a cycle": f"{EXPLORE} 0.8, 100 epochs",
+    "ablation: T = 0 up to the last half epoch": f"{EXPLORE} 0.99, 100 epochs",
+    "cycles of 25 epochs, T = 0.005": f"T0.005 after 0, {SHORT.format(0.8)}",
+    "ablation: T = 0 up to the last half epoch, cycles of 25": f"T0.02 after 0, {SHORT.format(0.98)}",
+    "after annealing, T = 0.02": f"T0.02 after 0, {AFTER.format('explore 0.943, ')}",
+    "after annealing, T = 0.05": f"T0.05 after 0, {AFTER.format('explore 0.94, ')}",
+    "after annealing, T = 0.1": f"T0.1 after 0, {AFTER.format('explore 0.94, ')}",
+    "ablation: after annealing, T = 0": f"T0, {AFTER.format('')}",
+    "T = 1, noisy Dirichlet, 20 epochs at T": f"T1 after 0, {AT_ONE.format('0, explore 0.6')}",
+    "T = 1, noisy Dirichlet, 5 epochs at T": f"T1 after 0, {AT_ONE.format('0.6, explore 0.9, SGD settled first')}",
+    "T = 1, noisy Dirichlet, 3 epochs at T": f"T1 after 0, {AT_ONE.format('0.6, explore 0.94, SGD settled first')}",
+    "ablation: noisy Dirichlet, T = 0": f"T0, {AT_ONE.format('0.6, SGD settled')}",
+}
 NAMES = {"accuracy": "accuracy %", "nll": "NLL", "calibrated_nll": "calibrated NLL", "ece": "ECE", "brier": "Brier"}
 
 
@@ -42,7 +64,7 @@ def blocks(folder: Path, rows: Sequence[Row]) -> dict[str, str]:
         found["main"] = main_table([by_run[run] for run in MAIN])
         found["answer"] = answer(by_run, collected)
     if (folder / "exploration.json").exists():
-        found["runs"] = runs_table(json.loads((folder / "exploration.json").read_text(encoding="utf-8"))["runs"])
+        found["history"] = history_table(json.loads((folder / "exploration.json").read_text(encoding="utf-8"))["runs"])
     return {f"cifar10 {name}": text for name, text in found.items()}
 
 
@@ -134,26 +156,15 @@ def modes_table(rows: Sequence[Row], collected: dict[str, Row]) -> str:
     return markdown(head, cells)
 
 
-def runs_table(runs: Sequence[Row]) -> str:
-    """Every run that looked for settings, in the order in which they were made."""
+def history_table(runs: Sequence[Row]) -> str:
+    """Steps on the way to the settings, on held-out images."""
+    named = {run["name"]: run for run in runs}
     cells = []
-    for run in runs:
-        samples = run.get("samples") or []
-        final = run.get("validation") or run.get("test")
-        last = samples[-1] if samples else None
-        cells.append(
-            [
-                run["name"].replace("SGD settled first", "after annealing").replace("SGD settled", "after annealing"),
-                run["network"].removeprefix("resnetpp-"),
-                "test" if "test" in run.get("note", "") or "test" in run or "the row" in run["name"] else "held out",
-                str(len(samples) or "–"),
-                pair(last, "single ") if last else pair(final, "") if final else "–",
-                pair(last, "predictive ") if last and "predictive nll" in last else "–",
-                f"{run['training_loss']:.3g}" if run.get("training_loss") is not None else "–",
-            ]
-        )
-    head = ["run", "network", "scored on", "samples", "last sample", "average", "training loss at the end"]
-    return markdown(head, cells)
+    for what, name in STEPS.items():
+        samples, loss = named[name]["samples"], named[name].get("training_loss")
+        scores = [pair(samples[-1], of) for of in ("single ", "predictive ")]
+        cells.append([what, str(len(samples)), *scores, "–" if loss is None else f"{loss:.3g}"])
+    return markdown(["accuracy % / NLL, held out", "samples", "last sample", "average", "training loss"], cells)
 
 
 # -- the answer in words -----------------------------------------------------------------------------------------------
