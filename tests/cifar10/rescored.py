@@ -17,8 +17,8 @@ RESULTS = ROOT / "results" / "cifar10"
 sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
 names = ("cifar10", "cifar10_collect", "cifar10_keep", "cifar10_store", "cifar10_scores", "cifar10_table")
 tool, collecting, keeping, storing, scoring, tabling = map(importlib.import_module, names)
-showing, drawing, exploring, paging = map(
-    importlib.import_module, ("cifar10_pages", "cifar10_figures", "explore", "pages")
+showing, drawing, comparing, paging = map(
+    importlib.import_module, ("cifar10_pages", "cifar10_figures", "compare_settings", "pages")
 )
 
 
