@@ -1,13 +1,14 @@
-"""The paper's CIFAR-10 table, from run directories to the numbers and figures in README.
+"""The CIFAR-10 table, from run directories to the numbers and figures in the docs.
 
     python benchmarks/cifar10.py collect RUN [RUN ...] --row NAME --out DIR   where the runs are (a GPU is used)
     python benchmarks/cifar10.py keep RUN --row NAME --called WORDS           how its run went, to exploration.json
     python benchmarks/cifar10.py join DIR [DIR ...] --row NAME                rows of several days as one
-    python benchmarks/cifar10.py table [--into README.md docs/cifar10.md]     anywhere, from results/cifar10
+    python benchmarks/cifar10.py table                                        anywhere, from results/cifar10
     python benchmarks/cifar10.py figures
 
-`collect` stores each sample's probabilities on the 10,000 test images, the recipe and the versions; copied into
-results/cifar10 they are all that `table` and `figures` need. docs/cifar10.md has the command for each row.
+`collect` stores the probabilities on the 10,000 test images, averaged by chain, the scores of each sample, the recipe
+and the versions; copied into results/cifar10 they are all that `table` and `figures` need. `table` also fills the
+generated passages of README and docs/. docs/cifar10.md has the command for each row.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def collect(options: argparse.Namespace) -> None:
         options.out,
         label=options.label,
         average=options.average,
-        outside=options.outside,
+        ood=options.ood,
         root=options.data,
         device=options.device,
     )
@@ -67,33 +68,44 @@ def join(options: argparse.Namespace) -> None:
 
 def said(row: dict[str, Any], folder: Path) -> str:
     """A stored row in one line: what it is, how good, how large."""
-    size = sum((folder / file).stat().st_size for file in row["probabilities"])
+    files = [*row["probabilities"], *(file for last in row["last"] for file in last)]
+    size = sum((folder / file).stat().st_size for file in files)
     return (
         f"{row['row']}: samples {row['samples']}, {row['epochs']:g} epochs ({row['status']}), seeds {row['seeds']}; "
         f"predictive {100 * row['accuracy']:.2f} %, NLL {row['nll']:.4f}, ECE {row['ece']:.4f}; "
-        f"{row['gpu_seconds']:.0f} s; {size / 2**20:.2f} MiB in {len(row['probabilities'])} file(s)"
+        f"{row['gpu_seconds']:.0f} s; {size / 2**20:.2f} MiB in {len(files)} file(s)"
     )
 
 
 def table(options: argparse.Namespace) -> None:
-    """Recompute everything, write table.json, print the Markdown, and fill the pages that were named."""
-    from cifar10_table import blocks, build, fill, save
+    """Recompute everything, write table.json, and fill the generated passages of the pages."""
+    from cifar10_pages import blocks
+    from cifar10_table import save
+    from pages import fill_pages, pages
 
-    rows = build(options.results)
-    if not rows:
-        raise InputError(f"{options.results} holds no rows yet: begin with python benchmarks/cifar10.py collect")
+    rows = rows_in(options.results)
     save(options.results, rows)
-    print("\n\n".join(text for text in blocks(rows).values() if text))
-    for page in options.into:
-        page.write_text(fill(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    found = blocks(options.results, rows)
+    print("\n\n".join(found[f"cifar10 {name}"] for name in ("predictions", "last", "cost")))
+    for page in fill_pages(found, pages() if options.into is None else options.into):
+        print(f"filled {page}", file=sys.stderr)
 
 
 def figures(options: argparse.Namespace) -> None:
     """Draw, and name what was drawn."""
     from cifar10_figures import save_figures
 
-    for path in save_figures(options.results, options.results):
+    for path in save_figures(options.results, rows_in(options.results), options.results):
         print(path)
+
+
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a folder of results; an error where there are none."""
+    from cifar10_table import build
+
+    if rows := build(folder):
+        return rows
+    raise InputError(f"{folder} holds no rows yet: begin with python benchmarks/cifar10.py collect")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -108,8 +120,8 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--label", help="what the table calls it (otherwise sampler and network)")
     how = "what is averaged to one predictor: each chain or run (then they are seeds), or all together (an ensemble)"
     verb.add_argument("--average", choices=("chain", "run", "all"), default="run", help=how)
-    other = "data to tell CIFAR-10 from: data sets, scrambled, noise, letters (default: fashion-mnist mnist noise)"
-    verb.add_argument("--outside", nargs="*", help=other)
+    other = "OOD inputs: data sets, scrambled, noise, letters (default: fashion-mnist mnist noise)"
+    verb.add_argument("--ood", nargs="*", help=other)
     verb.add_argument("--data", help="where data sets are kept (otherwise where the run had them)")
     verb.add_argument("--device", help="cpu, cuda or cuda:N (otherwise CUDA where there is one)")
     verb = verbs.add_parser("keep", help="how the run of a row went, to exploration.json")
@@ -125,15 +137,15 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--name", help="what it is to be called (otherwise the same)")
     verb.add_argument("--out", type=Path, default=RESULTS)
     verb.add_argument("--label", help="what the table calls it (otherwise as before)")
-    how = "in the long table only, not in README's and the figures (otherwise as before)"
+    how = "in the tables only, not in the figures (otherwise as before)"
     verb.add_argument("--aside", action=argparse.BooleanOptionalAction, help=how)
     how = "what is averaged to one predictor: each by itself (then they are seeds), or all together (an ensemble)"
     verb.add_argument("--average", choices=("run", "all"), default="run", help=how)
     verb = verbs.add_parser("table", help="stored rows to table.json and Markdown")
     verb.set_defaults(do=table)
     verb.add_argument("--results", type=Path, default=RESULTS)
-    verb.add_argument("--into", nargs="*", type=Path, default=[], help="pages whose cifar10 blocks are filled")
-    verb = verbs.add_parser("figures", help="stored rows to SVG and PNG")
+    verb.add_argument("--into", nargs="*", type=Path, help="pages to fill (otherwise README and docs/)")
+    verb = verbs.add_parser("figures", help="stored rows to SVG")
     verb.set_defaults(do=figures)
     verb.add_argument("--results", type=Path, default=RESULTS)
     return whole

@@ -1,7 +1,7 @@
-"""From run directories to a stored row: each sample's test probabilities, the recipe, and what it says of other images.
+"""From run directories to a stored row: test probabilities averaged by chain, scores by sample, the recipe, OOD inputs.
 
 Needs torch, numpy and safetensors beside what reads the data; a GPU is used where there is one. Test probabilities that
-the runs have stored are taken as they are, so that only the images from elsewhere are shown to the networks.
+the runs have stored are taken as they are, so that only the OOD images are shown to the networks.
 """
 
 from __future__ import annotations
@@ -23,22 +23,10 @@ from atmc.recipe.toml_files import recipe_to_toml
 from atmc.report import ood_inputs
 from atmc.report.output_files import write
 from atmc.report.read_run import Answers, Reading, pixels
-from cifar10_rows import (
-    SCORES,
-    Array,
-    Predictor,
-    Row,
-    check_alike,
-    check_name,
-    load_rows,
-    numbered_on,
-    positive,
-    save_predictor,
-    save_row,
-    stored,
-)
+from cifar10_scores import averages, curves, entropy_of, mean_of, of_average
+from cifar10_store import Array, Predictor, Row, check_alike, check_name, load_rows, rounded, save_row
 
-OUTSIDE = ("fashion-mnist", "mnist", "noise")
+OOD = ("fashion-mnist", "mnist", "noise")
 SHOWN = 10_000  # images of each, as many as the test set has
 
 
@@ -67,7 +55,7 @@ class Part:
     """Samples of one run that belong to one predictor."""
 
     run: Run
-    samples: list[int]  # their places in the run's bank
+    samples: list[int]  # their numbers in the run's bank
     chains: list[int]  # that they come from
     seed: int | str
 
@@ -88,7 +76,7 @@ def collect(
     *,
     label: str | None = None,
     average: str = "run",
-    outside: Sequence[str] | None = None,
+    ood: Sequence[str] | None = None,
     root: str | None = None,
     device: str | None = None,
 ) -> Row:
@@ -102,17 +90,15 @@ def collect(
     check_alike([(str(run.path), run.recipe) for run in runs])
     out.mkdir(parents=True, exist_ok=True)
     groups = group(runs, average)
-    others = OUTSIDE if outside is None else outside
+    others = OOD if ood is None else ood
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as the runs themselves predict
         predictors = [predictor(parts, others, device) for parts in groups]
-    files = [save_predictor(out, f"{name}-{i}", found) for i, found in enumerate(predictors)]
     own = runs[0].recipe
     # A resolved recipe names every default; where the data lay on that machine is nobody's business.
     write(out / f"{name}.toml", recipe_to_toml(replace(own, data=replace(own.data, root=None))))
-    row = describe(name, label, groups, predictors, [file for some in files for file in some])
+    row = describe(name, label, groups, predictors)
     row["aside"] = any(old.get("aside", False) for old in load_rows(out) if old["row"] == name)
-    save_row(out, row)
-    return row
+    return save_row(out, row, predictors)
 
 
 def group(runs: Sequence[Run], average: str) -> list[list[Part]]:
@@ -130,26 +116,30 @@ def one_chain(run: Run, chain: int) -> Part:
     return Part(run, samples, [chain], f"{run.recipe.seed}:{chain}")
 
 
-def predictor(parts: Sequence[Part], outside: Sequence[str], device: str | None) -> Predictor:
+def predictor(parts: Sequence[Part], ood: Sequence[str], device: str | None) -> Predictor:
     """The samples of all parts as one predictor, in the order of the epochs at which they were taken."""
     probs = np.concatenate([part.run.test_probs[part.samples] for part in parts])
-    epochs = np.array([part.run.run.bank.meta(i)["epoch"] for part in parts for i in part.samples], dtype=np.float32)
+    taken = [(part.run.run.bank, i) for part in parts for i in part.samples]
+    epochs = np.array([bank.meta(i)["epoch"] for bank, i in taken])
+    owners = [(number, part.run.run.bank.chain_of(i)) for number, part in enumerate(parts) for i in part.samples]
+    numbers = {owner: number for number, owner in enumerate(sorted(set(owners)))}  # every run counts its own from 0
     order = np.argsort(epochs, kind="stable")
+    probs, epochs, chains = probs[order], epochs[order], np.array([numbers[owner] for owner in owners])[order]
     labels = parts[0].run.truth.labels.astype(np.uint8)
-    several = len(order) > 1
-    traces = [[(row["chain"], row["epoch"], row["loss"]) for row in part.rows("log")] for part in parts]
+    recipe = parts[0].run.recipe
+    sampled = recipe.sampler.name != "sgd"
+    lasts = [np.flatnonzero(chains == chain)[-1] for chain in range(len(numbers))]
     return Predictor(
-        probs=stored(probs[order], labels),
+        probs=rounded(averages(probs, chains)),
         labels=labels,
-        epochs=epochs[order],
-        trace=numbered_on([np.array(trace, dtype=np.float32).reshape(-1, 3) for trace in traces]),
-        outside=shown(parts, outside, device),
-        last=positive(probs[order[epochs[order] == epochs.max()]], np.float32) if several else None,
+        last=rounded(probs[lasts]) if sampled and len(probs) > len(numbers) else None,
+        entropy=shown(parts, ood, device),
+        curves=curves(probs, labels, epochs, chains, recipe.schedule.cycle_epochs if sampled else None),
     )
 
 
 def shown(parts: Sequence[Part], names: Sequence[str], device: str | None) -> dict[str, Array]:
-    """The predictive on images from elsewhere, brought to the size of the run's own; what is not here is skipped."""
+    """The entropy of the prediction on OOD images of the size of the run's own; what is not here is skipped."""
     run = parts[0].run
     found: dict[str, Array] = {}
     if not names:
@@ -157,7 +147,7 @@ def shown(parts: Sequence[Part], names: Sequence[str], device: str | None) -> di
     try:
         posterior = Posterior.concat([part.run.posterior[part.samples] for part in parts])
     except (InputError, RunError) as error:  # the weights stayed where the run was made
-        tell(f"no images from elsewhere: {error}")
+        tell(f"no OOD inputs: {error}")
         return found
     for name in names:
         try:
@@ -167,17 +157,14 @@ def shown(parts: Sequence[Part], names: Sequence[str], device: str | None) -> di
             continue
         with numerics(run.recipe, torch.device("cpu")):
             probs = posterior.predict(images, device=device, strategy="loop").probs
-        found[name] = positive(probs.cpu().numpy(), np.float16)
+        found[name] = entropy_of(probs.cpu().numpy())
     return found
 
 
-def describe(
-    name: str, label: str | None, groups: list[list[Part]], predictors: list[Predictor], files: list[str]
-) -> Row:
+def describe(name: str, label: str | None, groups: list[list[Part]], predictors: list[Predictor]) -> Row:
     """The row as JSON: scores of the predictive, averaged over predictors, and how it was made."""
     run = groups[0][0].run
     runs = list({id(part.run): part.run for parts in groups for part in parts}.values())
-    each = [found.scores() for found in predictors]
     sampler, manifest = run.recipe.sampler, run.run.manifest
     return {
         "row": name,
@@ -185,8 +172,8 @@ def describe(
         "aside": False,  # `join --aside` sets a row aside, and there it stays
         "temperature": None if sampler.name == "sgd" else sampler.temperature,
         "augment": run.recipe.data.augment,
-        **{score: float(np.mean([scores[score] for scores in each])) for score in SCORES},
-        "samples": min(len(found.probs) for found in predictors),
+        **mean_of([of_average(found) for found in predictors]),
+        "samples": min(found.samples for found in predictors),
         "epochs": min(epochs(one) for one in runs),
         "chains": min(sum(len(part.chains) for part in parts) for parts in groups),  # that are averaged
         "status": "done" if all(one.run.status == "done" for one in runs) else "unfinished",
@@ -197,8 +184,6 @@ def describe(
         "versions": manifest["versions"],
         "data": {"name": manifest["data"]["name"], "examples": len(run.truth), "digest": run.truth.digest},
         "recipe": f"{name}.toml",
-        "probabilities": files,
-        "validation": [validation(parts) for parts in groups],
     }
 
 
@@ -212,24 +197,6 @@ def hardware(session: dict[str, Any]) -> str:
     """The device that a session ran on."""
     found = session["hardware"]
     return str(found.get("gpu", found["device"]))
-
-
-def validation(parts: Sequence[Part]) -> dict[str, list[float]]:
-    """Validation scores as the runs noted them, in columns: of each sample, and of the average of its chain so far."""
-    # A sample that is drawn again after a rollback replaces the one before.
-    latest = {
-        (number, row["chain"], row["index"]): (row["epoch"], row["scores"]["validation"])
-        for number, part in enumerate(parts)
-        for row in part.rows("sample")
-        if "validation" in row["scores"]
-    }
-    columns: dict[str, list[float]] = {}
-    for epoch, scores in latest.values():
-        columns.setdefault("epoch", []).append(epoch)
-        for of in ("single", "predictive"):
-            for score in ("accuracy", "nll"):
-                columns.setdefault(f"{of} {score}", []).append(scores[of][score])
-    return columns
 
 
 def tell(text: str) -> None:

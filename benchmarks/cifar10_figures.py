@@ -1,18 +1,16 @@
-"""The figures of the CIFAR-10 table, from the stored probabilities alone, as SVG and PNG.
+"""The figures of the CIFAR-10 page, from what is stored, as SVG.
 
-    calibration                   the paper's figure: accuracy against confidence in 8 equally sized bins
-    accuracy-samples, nll-samples against the number of samples averaged
-    accuracy-epochs, nll-epochs   against the epochs seen: the average so far, and each sample by itself
-    loss-epochs                   the training loss, of rows with the categorical likelihood: others have other units
+    calibration  the paper's figure: accuracy against confidence in 8 equally sized bins
+    nll-samples  NLL against the number of samples averaged
+    nll-epochs   NLL against the epochs seen: the average so far, and each sample by itself
 
-A row keeps its colour through all of them, and the names stand below the axes, where no curve can run into them: there
-will be a dozen. With several seeds curves are means over them, and calibration is that of
-the first: pooling seeds would narrow the intervals, though the test images are the same ones.
+A row keeps its colour through all of them, and the names stand below the axes, where no curve can run into them. With
+several seeds curves are means over them, and calibration is that of the first: pooling seeds would narrow the
+intervals, though the test images are the same ones.
 """
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,18 +20,20 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from atmc.common.errors import InputError
 from atmc.posterior import metrics
 from atmc.report.output_files import write
-from atmc.report.plot_style import SERIES, WIDE, Ink, png, sheet, svg
-from cifar10_rows import Array, Predictor, load_predictors, load_rows
-from cifar10_table import ENSEMBLE, NETWORK, build, by_samples, temperature
+from atmc.report.plot_style import SERIES, WIDE, Ink, sheet, svg
+from cifar10_pages import short_name
+from cifar10_scores import cycles_of
+from cifar10_store import Array, Predictor, Row, load_predictors, load_rows
+from cifar10_table import ENSEMBLE, NETWORK
 
 BINS = 8  # the paper's
 PERCENT = FuncFormatter(lambda share, _: f"{100 * share:.4g}\u202f%")
-TITLES = {"accuracy": "Accuracy on the test set", "nll": "NLL on the test set, nats"}
+TITLE = "NLL on the test set, nats"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,6 @@ class Line:
     name: str
     kind: str
     sampler: str
-    likelihood: str
     chains: int  # that are averaged
     predictors: list[Predictor]
     colour: str
@@ -51,66 +50,52 @@ class Line:
     cycle: int | None = None  # epochs of one, where the run has them
 
     @property
-    def dashes(self) -> str:
-        """What tells lines of one colour apart where there are no points."""
-        return {"o": "-", "s": "--", "^": ":"}[self.marker]
-
-    @property
     def averages(self) -> bool:
         """Whether there is more than one sample to average."""
-        return min(len(found.probs) for found in self.predictors) > 1
+        return min(found.samples for found in self.predictors) > 1
+
+    def curve(self, of: str) -> Array:
+        """The NLL of the `average` so far or of `single` samples, the mean over predictors as far as the shortest."""
+        curves = [found.curves[of]["nll"] for found in self.predictors]
+        return np.mean([curve[: min(map(len, curves))] for curve in curves], axis=0)
 
 
-def save_figures(folder: Path, into: Path) -> list[Path]:
-    """Draw everything that is collected in `folder`; returns the files written."""
-    lines = lines_of(folder, Ink.paper())
+def save_figures(folder: Path, rows: Sequence[Row], into: Path) -> list[Path]:
+    """Draw `rows`, which were collected in `folder`; returns the files written."""
+    lines = lines_of(folder, rows, Ink.paper())
     into.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, figure in figures(lines, Ink.paper()):
-        written += [write(into / f"{name}.svg", svg(figure)), write(into / f"{name}.png", png(figure))]
-    return written
+    return [write(into / f"{name}.svg", svg(figure)) for name, figure in figures(lines, Ink.paper())]
 
 
-def lines_of(folder: Path, ink: Ink) -> list[Line]:
+def lines_of(folder: Path, rows: Sequence[Row], ink: Ink) -> list[Line]:
     """One line for each collected row that is not set aside, in the table's order and named as there."""
     # Of a sampled run the predictive, which is last.
-    rows = list({row["run"]: row for row in build(folder) if not row["aside"]}.values())
-    if not rows:
+    shown = list({row["run"]: row for row in rows if not row["aside"]}.values())
+    if not shown:
         raise InputError(f"{folder} holds no rows yet: begin with python benchmarks/cifar10.py collect")
     collected = {row["row"]: load_predictors(folder, row) for row in load_rows(folder)}
-    plans = {row["run"]: tomllib.loads((folder / row["recipe"]).read_text(encoding="utf-8")) for row in rows}
+    plans = {row["run"]: tomllib.loads((folder / row["recipe"]).read_text(encoding="utf-8")) for row in shown}
     return [
         Line(
-            name=_name(row),
+            name=short_name(row),
             kind=row["kind"],
             sampler=row["sampler"],
-            likelihood=row["likelihood"],
             chains=row["chains"],
             predictors=collected[row["run"]],
             colour=ink.series(i),
             marker="os^"[i // SERIES % 3],  # colours come again, and then points have another shape
             cycle=plans[row["run"]]["schedule"].get("cycle_epochs"),
         )
-        for i, row in enumerate(rows)
+        for i, row in enumerate(shown)
     ]
-
-
-def _name(row: dict[str, Any]) -> str:
-    """As in the table, without the network: SGD + BatchNorm has its own, and all others the same."""
-    name = re.sub(r", ResNet(\+\+)?-\d+×\d+|, posterior predictive|, average", "", str(row["row"]))
-    return name if row["temperature"] is None else f"{name}, T = {temperature(row)}"
 
 
 def figures(lines: Sequence[Line], ink: Ink) -> Iterator[tuple[str, Figure]]:
     """Every figure with its file name."""
     yield "calibration", calibration([line for line in lines if line.sampler in ("atmc", "sgd")], ink)
-    for score in TITLES:
-        if any(line.averages for line in lines):
-            yield f"{score}-samples", against_samples(lines, score, ink)
-        yield f"{score}-epochs", against_epochs(lines, score, ink)
-    usual = [line for line in lines if line.likelihood == "categorical"]
-    if any(len(found.trace) for line in usual for found in line.predictors):
-        yield "loss-epochs", loss(usual, ink)
+    if any(line.averages for line in lines):
+        yield "nll-samples", against_samples(lines, ink)
+    yield "nll-epochs", against_epochs(lines, ink)
 
 
 @contextmanager
@@ -142,77 +127,41 @@ def calibration(lines: Sequence[Line], ink: Ink) -> Figure:
     return figure
 
 
-def against_samples(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
-    """A score of the average of the first k samples; a trained network is a dotted level."""
-    with drawn(lines, ink, "Samples averaged", TITLES[score]) as (figure, axes):
+def against_samples(lines: Sequence[Line], ink: Ink) -> Figure:
+    """NLL of the average of the first k samples; a trained network is a dotted level."""
+    with drawn(lines, ink, "Samples averaged", TITLE) as (figure, axes):
         for line in lines:
-            curve = by_samples(line.predictors)
+            curve = line.curve("average")
             if line.averages:
-                axes.plot(curve["samples"], curve[score], **_style(line))
+                axes.plot(np.arange(1, len(curve) + 1), curve, **_style(line))
             else:
-                axes.axhline(curve[score][0], color=line.colour, linestyle=(0, (1, 1.5)), label=line.name)
+                axes.axhline(curve[0], color=line.colour, linestyle=(0, (1, 1.5)), label=line.name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _percent(axes, score)
     return figure
 
 
-def against_epochs(lines: Sequence[Line], score: str, ink: Ink) -> Figure:
-    """A score where samples are taken: solid the average so far, dashed a sample alone. Overfitting would rise.
+def against_epochs(lines: Sequence[Line], ink: Ink) -> Figure:
+    """NLL where samples are taken: solid the average so far, dashed a sample alone. Overfitting would rise.
 
     Epochs are those of all chains together. Samples of the same cycle, of whatever chain, make one point, at its end,
     as do those that chains without cycles take at the same time, and the networks of an ensemble.
     """
-    title = f"{TITLES[score]} (dashed: a sample alone)"
-    with drawn(lines, ink, "Epochs, of all chains together", title) as (figure, axes):
+    with drawn(lines, ink, "Epochs, of all chains together", f"{TITLE} (dashed: a sample alone)") as (figure, axes):
         for line in lines:
-            average = by_samples(line.predictors)[score]
-            epochs = line.predictors[0].epochs[: len(average)] * line.chains
+            average, alone = line.curve("average"), line.curve("single")
+            taken = np.array(line.predictors[0].curves["epoch"][: len(average)])
+            epochs = taken * line.chains
             if line.kind in (NETWORK, ENSEMBLE) or not line.averages:
                 axes.plot(epochs[-1:], average[-1:], **_style(line, linestyle="none"))
                 continue
-            alone = np.mean([found.singles()[score][: len(average)] for found in line.predictors], axis=0)
-            found = _cycles(line.predictors[0].epochs[: len(average)], line.cycle)
+            found = cycles_of(taken, line.cycle)
             each = [np.flatnonzero(found == number) for number in np.unique(found)]
             times = [epochs[same[-1]] for same in each]
             axes.plot(times, [average[same[-1]] for same in each], **_style(line))
             dashed = _style(line, linestyle=(0, (3, 2)), markerfacecolor="none", label=None)
             axes.plot(times, [alone[same].mean() for same in each], **dashed)
-        _percent(axes, score)
     return figure
-
-
-def loss(lines: Sequence[Line], ink: Ink) -> Figure:
-    """Training loss of every chain of the first seed."""
-    with drawn(lines, ink, "Epochs", "Training loss per image, nats") as (figure, axes):
-        for line in lines:
-            name: str | None = line.name
-            for epochs, values in chains(line.predictors[0].trace):
-                axes.plot(epochs, values, line.dashes, color=line.colour, linewidth=0.8, alpha=0.8, label=name)
-                name = None
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_locator(NullLocator())
-    return figure
-
-
-def _cycles(epochs: Array, length: int | None) -> Array:
-    """The cycle that each sample ends or belongs to; without cycles each time is one."""
-    return epochs if not length else np.ceil((epochs - 0.5) / length)
-
-
-def chains(trace: Array) -> Iterator[tuple[Array, Array]]:
-    """Epochs and losses of each chain of a trace."""
-    for chain in np.unique(trace[:, 0]):
-        own = trace[trace[:, 0] == chain]
-        yield own[:, 1], own[:, 2]
 
 
 def _style(line: Line, **changes: Any) -> dict[str, Any]:
     return {"color": line.colour, "marker": line.marker, "markersize": 3.5, "label": line.name} | changes
-
-
-def _percent(axes: Any, score: str) -> None:
-    if score == "accuracy":
-        axes.yaxis.set_major_formatter(PERCENT)

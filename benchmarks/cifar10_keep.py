@@ -15,7 +15,7 @@ from typing import Any
 from atmc.common.errors import InputError
 from atmc.report.output_files import write
 from atmc.storage.run_directory import RunDir
-from cifar10_rows import check_name
+from cifar10_store import check_name
 
 FILE = "exploration.json"
 READINGS = ("configurational_temperature", "silent_share", "thermostat_q50", "thermostat_q99", "kinetic_temperature")

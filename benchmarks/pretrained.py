@@ -33,7 +33,7 @@ from atmc.recipe import load_recipe
 from atmc.recipe.settings import Recipe
 from atmc.storage.manifest import versions
 from atmc.storage.run_directory import RunDir
-from cifar10_rows import Array, save_json
+from cifar10_store import Array, save_json
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pretrained"
 RECIPE = "cifar10/sgd-batchnorm"

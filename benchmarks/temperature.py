@@ -1,11 +1,12 @@
 """Which temperature? One small network and few images, sampled at several, beside SGD without a sampler.
 
-    python benchmarks/temperature.py --out runs/temperature     # minutes a row on one core; goes on where it stopped
+    python benchmarks/temperature.py --out runs/temperature     # minutes a row on one core; resumes where it stopped
 
-`recipes/fashion-atmc.toml` at each T, at T = 1 with likelihoods that ask for surer predictions, the same cycles at 0
-(SGD with momentum under the same prior), and a deep ensemble of as many epochs: 2,000 images, no augmentation, scored
-on the other 58,000. The rows that decide have three seeds (of weights, batches and noise; the images are the same).
-Writes results/temperature/ and prints the two tables that docs/temperature.md has.
+`recipes/fashion-atmc.toml` at each T, at T = 1 with likelihoods that ask for more confident predictions, the same
+cycles at 0 (SGD with momentum under the same prior), and a deep ensemble of as many epochs: 2,000 images, no
+augmentation, scored on the other 58,000. The rows that decide have three seeds (of weights, batches and noise; the
+images are the same). Writes results/temperature/ and fills the tables of docs/temperature.md. With `--only ROW` (and
+`--seeds`) some rows are made again and go to calibrated.json, for their NLL after temperature scaling.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import json
 import platform
 import re
 import statistics
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from atmc.engine import run
+from atmc.posterior import metrics
 from atmc.recipe import load_recipe
 from atmc.recipe.settings import Recipe, SamplerSection, ScheduleSection, TargetSection
 from atmc.recipe.validation import check_recipe
@@ -28,8 +31,10 @@ from atmc.report.output_files import write
 from atmc.report.plot_style import WIDE, Ink, sheet, svg
 from atmc.storage.manifest import versions
 from atmc.storage.run_directory import RunDir
-from cifar10_rows import save_json
-from explore import read
+from cifar10_scores import calibrated_each
+from cifar10_store import save_json
+from compare_settings import read
+from pages import fill_pages, markdown, pages
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "temperature"
 TEMPERATURES = (1.0, 0.3, 0.1, 0.03)
@@ -77,7 +82,8 @@ def recipes() -> dict[str, Recipe]:
 
 def measured(name: str, folder: Path) -> dict[str, Any]:
     """A row: scores of one sample on average and of all together, and how well the training images are fitted."""
-    found = read(folder)
+    found, opened = read(folder), RunDir.open(folder)
+    probs, labels = opened.predictions("validation").numpy(), opened.labels("validation").numpy()
     alone = [sample["single"] for sample in found["samples"]]
     ends = {row["chain"]: row["loss"] for row in found["curve"]}  # the last of each chain
     return {
@@ -86,39 +92,52 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
         **{f"single {score}": sum(one[score] for one in alone) / len(alone) for score in ("accuracy", "nll")},
         "each nll": [round(one["nll"], 4) for one in alone],
         **found["samples"][-1]["predictive"],
+        "calibrated nll": float(calibrated_each(metrics.predictive(probs), labels).mean()),
         "training_loss": sum(ends.values()) / len(ends),
         "seconds": round(found["seconds"], 1),
         "rollbacks": sum(row["event"] == "rollback" for row in found["events"]),
-        "recipe": RunDir.open(folder).recipe.to_dict(),
+        "recipe": opened.recipe.to_dict(),
+    }
+
+
+def blocks(rows: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The tables of docs/temperature.md: `rows` are those of cpu.json, `again` those of calibrated.json."""
+    first = [row for row in rows if row["recipe"]["seed"] == 0]
+    return {
+        "temperature rows": table(first),
+        "temperature seeds": of_seeds(rows),
+        "temperature calibrated": calibrated(again),
     }
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
-    lines = [
-        "| | one sample: accuracy % / NLL | all together | ECE | samples | training loss at the end |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
+    """The rows as Markdown, lowest NLL of all samples first."""
+    cells = []
+    for row in sorted(rows, key=lambda row: row["nll"]):
         scores = (f"{100 * row[f'{of}accuracy']:.1f} / {row[f'{of}nll']:.3f}" for of in ("single ", ""))
         loss = f"{row['training_loss']:.3f}" if row["recipe"]["target"]["likelihood"] == "categorical" else "–"
-        cells = [row["row"], *scores, f"{row['ece']:.3f}", str(row["samples"]), loss]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        cells.append([row["row"], *scores, f"{row['ece']:.3f}", str(row["samples"]), loss])
+    return markdown(["accuracy % / NLL", "one sample", "all samples", "ECE", "samples", "training loss"], cells)
 
 
 def of_seeds(rows: Sequence[dict[str, Any]]) -> str:
-    """The NLL of all samples together by seed as Markdown, with mean and standard deviation."""
-    lines = [
-        f"| NLL of all together | {' | '.join(f'seed {seed}' for seed in SEEDS)} | mean ± standard deviation |",
-        f"|{' --- |' * (len(SEEDS) + 2)}",
-    ]
+    """The NLL of all samples by seed as Markdown, with mean and standard deviation."""
+    cells = []
     for name in DECISIVE:
         nll = {row["recipe"]["seed"]: row["nll"] for row in rows if row["row"] == name}
-        cells = [f"{nll[seed]:.3f}" for seed in SEEDS]
         mean, spread = statistics.mean(nll.values()), statistics.stdev(nll.values())
-        lines.append(f"| {' | '.join([name, *cells, f'{mean:.3f} ± {spread:.3f}'])} |")
-    return "\n".join(lines)
+        cells.append([name, *(f"{nll[seed]:.3f}" for seed in SEEDS), f"{mean:.3f} ± {spread:.3f}"])
+    return markdown(["NLL of all samples", *(f"seed {seed}" for seed in SEEDS), "mean ± standard deviation"], cells)
+
+
+def calibrated(rows: Sequence[dict[str, Any]]) -> str:
+    """NLL before and after temperature scaling as Markdown."""
+    cells = [
+        [row["row"], str(row["recipe"]["seed"]), f"{100 * row['accuracy']:.1f}"]
+        + [f"{row[key]:.3f}" for key in ("nll", "calibrated nll", "ece")]
+        for row in rows
+    ]
+    return markdown(["made again", "seed", "accuracy %", "NLL", "calibrated NLL", "ECE"], cells)
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> str:
@@ -131,7 +150,7 @@ def figure(rows: Sequence[dict[str, Any]]) -> str:
     }
     title = "NLL on held-out images, nats"
     with sheet(ink, (WIDE[0], WIDE[1] + 0.5), "Temperature", title) as (drawing, axes):
-        for colour, key, what in ((1, "single nll", "one sample"), (2, "nll", "all together")):
+        for colour, key, what in ((1, "single nll", "one sample"), (2, "nll", "all samples")):
             points = sorted((t, row[key]) for t, row in sampled.items() if t > 0)
             axes.plot(*zip(*points, strict=True), color=ink.series(colour), marker="o", markersize=3.5, label=what)
             axes.axhline(sampled[0.0][key], color=ink.series(colour), linestyle=(0, (1, 1.5)), label=f"{what}, T = 0")
@@ -148,21 +167,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="where the runs are kept")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="*", metavar="ROW", help="make these rows again, for calibrated.json")
+    parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
     options = parser.parse_args()
     rows = []
-    for seed, (name, recipe) in itertools.product(SEEDS, recipes().items()):
-        if seed and name not in DECISIVE:
+    for seed, (name, recipe) in itertools.product(options.seeds, recipes().items()):
+        if (seed and name not in DECISIVE) or (options.only and name not in options.only):
             continue
         folder = options.out / (re.sub(r"[ =,]", "", name) + (f"-seed{seed}" if seed else ""))
         run(dataclasses.replace(recipe, seed=seed), folder, None, None)
         rows.append(measured(name, folder))
-        print(table(rows[-1:]).splitlines()[-1], flush=True)
-    first = [row for row in rows if row["recipe"]["seed"] == 0]
+        print(calibrated(rows[-1:]).splitlines()[-1], flush=True)
     options.results.mkdir(parents=True, exist_ok=True)
     kept = {"versions": versions(), "machine": platform.machine(), "rows": rows}
-    save_json(options.results / "cpu.json", kept)
-    write(options.results / "nll.svg", figure(first))
-    print(f"\n{table(first)}\n\n{of_seeds(rows)}")
+    save_json(options.results / ("calibrated.json" if options.only else "cpu.json"), kept)
+    show(options.results)
+
+
+def show(folder: Path) -> None:
+    """Draw the figure and fill the pages from what is kept in `folder`."""
+    rows, again = (
+        json.loads((folder / name).read_text(encoding="utf-8"))["rows"] if (folder / name).exists() else []
+        for name in ("cpu.json", "calibrated.json")
+    )
+    if rows:
+        write(folder / "nll.svg", figure([row for row in rows if row["recipe"]["seed"] == 0]))
+        found = blocks(rows, again)
+        print("\n\n".join(found.values()))
+        if folder == RESULTS:
+            fill_pages(found, pages())
 
 
 if __name__ == "__main__":

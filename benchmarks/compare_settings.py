@@ -1,15 +1,15 @@
 """Compare settings of a recipe on held-out training images, one run after another in one process.
 
-    python benchmarks/explore.py cifar10/atmc-cold --set schedule.epochs=100 --out runs/explore --time-budget 500 \\
+    python benchmarks/compare_settings.py cifar10/atmc-cold --set schedule.epochs=100 --out runs/x --time-budget 500 \\
         --try "sampler.temperature=0.1" --try "sampler.temperature=0.03 sampler.speed=0.003"
 
 Each `--try` is one run of the recipe with these settings on top of those of `--set`; without any, the recipe itself is
 run. Runs hold out 5,000 training images and are scored on them: the test set is not touched. One process compiles once,
-and runs that follow one another are faster than runs that share a GPU. `explored.json` in the folder is written after
+and runs that follow one another are faster than runs that share a GPU. `compared.json` in the folder is written after
 each run: settings, scores of every sample, training loss and readings by epoch, what went wrong. A line for each run is
 printed, with the NLL to be expected of many samples (`limit`), and where a run has several chains with what two of them
-gain over one (`atmc.diagnose.convergence.gain_of_pairs`). Called again with the same folder it goes on with runs
-that the time budget cut short.
+gain over one (`atmc.diagnose.convergence.gain_of_pairs`). Called again with the same folder it resumes runs that the
+time budget cut short.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ def read(folder: Path) -> dict[str, Any]:
                     **{key: row[key] for key in ("configurational_temperature", "silent_share") if key in row},
                 }
             )
-        places, chains = probs, [entry.chain for entry in entries]
+        modes, chains = probs, [entry.chain for entry in entries]
         if several := places_of(opened):
-            places, chains = averaged_by_place(probs, *zip(*several, strict=True))
-            found["places"] = [
-                {"chain": chain, **{score: metrics.scores(place, labels)[score] for score in SCORES}}
-                for place, chain in zip(places, chains, strict=True)
+            modes, chains = averaged_by_place(probs, *zip(*several, strict=True))
+            found["modes"] = [
+                {"chain": chain, **{score: metrics.scores(mode, labels)[score] for score in SCORES}}
+                for mode, chain in zip(modes, chains, strict=True)
             ]
-            found["together"] = metrics.scores(metrics.predictive(places), labels)["nll"]
-        pairs = gain_of_pairs(places, labels, chains)
+            found["together"] = metrics.scores(metrics.predictive(modes), labels)["nll"]
+        pairs = gain_of_pairs(modes, labels, chains)
         found["pairs"] = None if pairs is None else dataclasses.asdict(pairs)
     return found
 
@@ -86,19 +86,19 @@ def read(folder: Path) -> dict[str, Any]:
 def limit(result: dict[str, Any]) -> float | None:
     """The NLL that the average of ever more such samples tends to, from two or more; None from fewer.
 
-    Of ever more places, where each cycle gives several samples: those of one place resemble each other.
+    Of ever more modes, where each cycle gives several samples: those of one mode resemble each other.
 
     The NLL of the average of n samples is nearly a + b/n, so the mean of the single ones, a + b, and that of all,
     a + b/n, give a. (The 17 samples of the row atmc-cold-one: .254 alone, .209 in pairs, .195 in threes and .171
     together, which make a .165, .166 and .166: from few samples it comes out a little low.) From two samples on 5,000
     images it is known to a few per cent only.
     """
-    samples, places = result["samples"], result.get("places")
-    alone = [place["nll"] for place in places] if places else [sample["single"]["nll"] for sample in samples]
+    samples, modes = result["samples"], result.get("modes")
+    alone = [mode["nll"] for mode in modes] if modes else [sample["single"]["nll"] for sample in samples]
     n = len(alone)
     if n < 2:
         return None
-    together = result["together"] if places else samples[-1]["predictive"]["nll"]
+    together = result["together"] if modes else samples[-1]["predictive"]["nll"]
     return float((n * together - statistics.mean(alone)) / (n - 1))
 
 
@@ -147,7 +147,7 @@ def main() -> None:
             except RunError as error:  # a chain that diverged for good is a result as well
                 status = f"stopped: {error}"
             results[name] = {"recipe": recipe.to_dict(), "status": status, **read(folder)}
-            (options.out / "explored.json").write_text(json.dumps(results, indent=1) + "\n")
+            (options.out / "compared.json").write_text(json.dumps(results, indent=1) + "\n")
             print(line(name, results[name]), flush=True)
             if status == "interrupted":  # a signal means all of them
                 break
