@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from atmc.nn.kernels import norm_act_triton as kernels
+from atmc.nn.kernels.norm_act_backward_triton import backward_kernel
 from atmc.nn.norm_functions import ACTS, KINDS, norm_act_reference
 
 LAYOUT = torch.channels_last
@@ -117,7 +118,7 @@ def norm_act_backward(
     dx, dres, partial = _gradients(x, res, extra, pre_grad)
     parts, constants = _plan(x, kind, groups)
     with torch.cuda.device(x.device if x.is_cuda else -1):
-        kernels.backward_kernel[(len(x) * parts,)](
+        backward_kernel[(len(x) * parts,)](
             x, res, dy, ds, pre_bias, gain, bias, extra, stats, dx, dres, partial,
             x.shape[1], parts, len(x),
             ACT=act, HAS_DS=ds is not None, HAS_RES=res is not None, HAS_PRE=pre_bias is not None, PRE_GRAD=pre_grad,
