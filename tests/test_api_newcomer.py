@@ -121,10 +121,10 @@ def test_float_labels_mean_a_regression_and_the_warning_says_what_classes_need()
         ({"batch_size": 5000}, r"^batch_size=5000 is larger than the 200 examples$"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
         ({"overrides": ["data.batch_size=5000"]}, r"data\.batch_size = 5000 is larger than the 200"),
-        ({"recipe": "atcm"}, "no recipe atcm; did you mean atmc?"),
-        ({"recipe": "ATMC"}, "no recipe ATMC; did you mean atmc?$"),
-        ({"recipe": "sgdl"}, "did you mean sgd or sgld?"),
-        ({"recipe": "my.toml"}, r"no recipe my\.toml: there is no such file; name a sampler \(atmc, "),
+        ({"sampler": "atcm"}, "not 'atcm': did you mean 'atmc'?"),
+        ({"sampler": "ATMC"}, "not 'ATMC': did you mean 'atmc'?$"),
+        ({"sampler": "digits-atmc.toml"}, "a recipe goes into recipe="),
+        ({"recipe": "my.toml"}, r"no recipe my\.toml: there is no such file"),
         ({"recipe": "Digits-SGD.toml"}, "there is no such file; did you mean digits-sgd?"),
         ({"model": nn.Linear}, r"not the class Linear: pass Linear\(…\)"),
         ({"model": torch.tanh}, r"must be a torch\.nn\.Module"),
@@ -244,15 +244,15 @@ def test_small_networks_have_one_thread_unless_it_is_set(
 def test_a_run_from_before_goes_on_with_its_threads(
     named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe: Any = "sghmc" if named else default_recipe("sghmc", 200, 10)
+    how: Any = {"sampler": "sghmc"} if named else {"recipe": default_recipe("sghmc", 200, 10)}
     monkeypatch.setattr(api, "SMALL", 0)
-    sample(net(3), (X, Y), recipe, epochs=10, out=tmp_path / "before", progress=None)
+    sample(net(3), (X, Y), **how, epochs=10, out=tmp_path / "before", progress=None)
     monkeypatch.undo()
-    sample(net(3), (X, Y), recipe, epochs=12, out=tmp_path / "before", progress=None)
+    sample(net(3), (X, Y), **how, epochs=12, out=tmp_path / "before", progress=None)
     assert RunDir.open(tmp_path / "before").recipe.run.threads is None
-    sample(net(3), (X, Y), recipe, epochs=10, out=tmp_path / "new", progress=None)
+    sample(net(3), (X, Y), **how, epochs=10, out=tmp_path / "new", progress=None)
     assert RunDir.open(tmp_path / "new").recipe.run.threads == 1
-    sample(net(3), (X, Y), recipe, epochs=10, out=tmp_path / "new", overrides=["run.threads=2"], progress=None)
+    sample(net(3), (X, Y), **how, epochs=10, out=tmp_path / "new", overrides=["run.threads=2"], progress=None)
     assert RunDir.open(tmp_path / "new").recipe.run.threads == 2
 
 

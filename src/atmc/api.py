@@ -177,7 +177,14 @@ def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: Pace | 
         plain = ScheduleSection(epochs=epochs, kind="cosine")
         moves = SamplerSection(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4, nesterov=True)
         target = TargetSection(prior="none")
-        return Recipe(name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=plain, target=target)
+        return Recipe(
+            name=sampler,
+            data=DataSection(batch_size=batch),
+            sampler=moves,
+            schedule=plain,
+            target=target,
+            run=RunSection(compile=True),
+        )
     kind = sampler_class(sampler)
     if kind is None or not kind.has_momentum:
         moves = SamplerSection(name=sampler, lr=2 * pace.rate / num_data)
@@ -186,7 +193,9 @@ def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: Pace | 
         speed = math.sqrt(pace.rate / num_data)
         # The paper's ratio of speeds. The limit also keeps a light thermostat from remembering a stormy start.
         moves = SamplerSection(name=sampler, lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=0.9)
-    return Recipe(name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=schedule, run=RunSection())
+    return Recipe(
+        name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=schedule, run=RunSection(compile=True)
+    )
 
 
 def _source(sampler: str | None, recipe: str | Path | Recipe | None) -> str | Path | Recipe:

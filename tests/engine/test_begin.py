@@ -27,7 +27,7 @@ from atmc.storage.run_recipe import load_recipe_or_run
         ({"model": {"options": {"gian": 1}}}, "unknown key model.options.gian; there are none"),
         ({"model": {"name": "resnetpp", "depth": 8, "options": {"gian": 1}}}, "did you mean model.options.gain?"),
         ({"model": {"name": "resnetpp", "norm": "bn"}, "sampler": {"name": "sgd"}}, "model.norm"),
-        ({"model": {"name": "rsnet"}}, "must be one of resnetpp, resnet, mlp; did you mean resnet?"),
+        ({"model": {"name": "rsnet"}}, "did you mean resnet?"),
         ({"target": {"likelihood": "dirclip", "likelihood_options": {"alhpa": 1}}}, "likelihood_options.alpha?"),
         ({"schedule": {"sample_every_steps": 10_000}}, "schedule.sample_every_steps"),
     ],

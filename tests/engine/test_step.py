@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from atmc import data
+from atmc.engine.compiled_loss import BatchLoss
 from atmc.engine.device_schedule import Clock
 from atmc.engine.loss_log import observe
 from atmc.engine.optimizer import build_optimizer
@@ -18,7 +19,7 @@ from atmc.engine.step import Step
 from atmc.recipe.build import build_likelihood, build_model, build_prior, chain_seed
 from atmc.samplers import ATMC
 from atmc.storage.run_directory import RunDir
-from atmc.target import Potential, likelihoods, priors
+from atmc.target import Potential, priors
 
 
 @pytest.mark.parametrize("name", ["atmc", "sgnht", "sghmc", "sgld"])
@@ -86,8 +87,9 @@ def test_the_gradient_is_that_of_the_potential_or_of_its_mean(sampling: bool) ->
     prior = priors.gaussian(0.3).assign(model)
     sgd = torch.optim.SGD(model.parameters(), 0.1)
     how = {"sampling": sampling, "world": World()}
-    step = Step(model, sgd, feed, clock, likelihoods.Categorical(), prior, torch.zeros(1), **how)
-    expected = torch.autograd.grad(Potential(model, 50, prior)(x, y), list(model.parameters()))
+    potential = Potential(model, 50, prior)
+    step = Step(potential, sgd, feed, clock, BatchLoss(potential, None, False), torch.zeros(1), **how)
+    expected = torch.autograd.grad(potential(x, y), list(model.parameters()))
     for found, whole in zip(step.gradient(0), expected, strict=True):
         torch.testing.assert_close(found, whole if sampling else whole / 50)
 

@@ -100,8 +100,8 @@ def reference(
 class XiOrNoise(ATMC):
     """`xi or noise`: an initial ξ of zero taken for a missing one."""
 
-    def __init__(self, params: Any, *, noise: float, thermostat_init: float = 0.0, **options: Any) -> None:
-        super().__init__(params, friction=noise, thermostat_init=thermostat_init or noise, **options)
+    def __init__(self, params: Any, *, friction: float, thermostat_init: float = 0.0, **options: Any) -> None:
+        super().__init__(params, friction=friction, thermostat_init=thermostat_init or friction, **options)
 
 
 def broken_momentum_step(flaw: Flaw, p: Any, grad: Any, eta: Any, alpha: Any, beta: Any, **kw: Any) -> Any:
@@ -131,7 +131,7 @@ class Mutant(Real):
 
     def momentum_step(self, p: Any, grad: Any, eta: Any, alpha: Any, beta: Any, **kw: Any) -> Any:
         if self.flaw is Flaw.NO_EXCESS_FRICTION:
-            beta = beta.clamp(max=self.sampler.param_groups[0]["noise"])
+            beta = beta.clamp(max=self.sampler.param_groups[0]["friction"])
         return broken_momentum_step(self.flaw, p, grad, eta, alpha, beta, **kw)
 
     def drift_step(self, p: Any, **kw: Any) -> tuple[Any, Any]:

@@ -68,5 +68,5 @@ def test_the_hyperbolic_momentum_step_alone(corrected: bool, order: int) -> None
     orders = [math.log2(abs(a / b)) for a, b in itertools.pairwise(off)]
     assert orders[-1] == pytest.approx(order, abs=0.4), (off, orders)
     if corrected:
-        frozen = momentum_bias(0.1, "frozen", **setting)
+        frozen = momentum_bias(0.1, False, **setting)
         assert abs(off[1]) < 0.1 * abs(frozen)

@@ -114,7 +114,7 @@ def test_whatever_is_damaged_it_is_refused_or_loaded_whole(make, kit):
         (("state", 0, "momentum"), torch.zeros(3, dtype=torch.complex64), r"momentum of parameter 0 of group 0"),
         (("state", 0, "momentum"), torch.zeros(3).to_sparse(), r"momentum of parameter 0 of group 0"),
         (("state", "a"), {}, "number of a parameter"),
-        (("param_groups", 1, "noise"), "much", "noise of group 1"),
+        (("param_groups", 1, "friction"), "much", "friction of group 1"),
         (("param_groups", 1, "momentum"), 1.5, "momentum of group 1"),
     ],
 )

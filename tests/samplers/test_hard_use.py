@@ -347,7 +347,7 @@ def test_states_of_other_kinds_are_refused(kit):
     for damage in (
         lambda s: s["sampler"].pop("step"),
         lambda s: s["param_groups"][0].update(mass=-1.0),
-        lambda s: s["param_groups"][0].pop("noise"),
+        lambda s: s["param_groups"][0].pop("friction"),
         lambda s: s["state"][0].update(momentum=3.0),
     ):
         state = fused.state_dict()

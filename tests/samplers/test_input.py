@@ -21,8 +21,8 @@ from atmc.samplers import checks
         ("mass", 0.0),
         ("mass", -2.0),
         ("mass", math.inf),
-        ("noise", -1.0),
-        ("noise", math.inf),
+        ("friction", -1.0),
+        ("friction", math.inf),
         ("speed_limit", 0.0),
         ("temperature", -0.1),
         ("temperature", math.nan),
@@ -52,7 +52,7 @@ def test_bad_hyperparameters_are_named(kit, key, value):
 @pytest.mark.parametrize(
     ("kind", "given", "words"),
     [
-        (atmc.ATMC, {"momentum": 0.9}, r"ATMC takes no momentum: .*noise.*ATMC\.from_speeds"),
+        (atmc.ATMC, {"momentum": 0.9}, r"ATMC takes no momentum: .*friction.*ATMC\.from_speeds"),
         (atmc.SGHMC, {"momentum": 0.9}, r"SGHMC takes no momentum: .*SGHMC\.from_speeds"),
         (atmc.SGLD, {"momentum": 0.9}, "SGLD takes no momentum: it has none"),
         (atmc.SGNHT, {"weight_decay": 1e-4}, r"SGNHT takes no weight_decay: .*atmc\.priors\.gaussian"),
@@ -140,11 +140,11 @@ def test_groups_may_have_speeds_of_their_own(kit):
     assert first["mass"] == pytest.approx(0.01)
     assert first["speed_limit"] == pytest.approx(3.0)
     assert second["mass"] == pytest.approx(4.0)
-    assert second["noise"] == pytest.approx(-math.log(0.5) / 2e-3)
+    assert second["friction"] == pytest.approx(-math.log(0.5) / 2e-3)
     assert second["lr"] == 2e-3
     assert second["momentum"] is None
     assert third["mass"] == pytest.approx(1.0)
-    assert third["noise"] == pytest.approx(-math.log(0.9) / 1e-3)
+    assert third["friction"] == pytest.approx(-math.log(0.9) / 1e-3)
     assert groups[0].keys() == {"params", "speed"}  # the caller's own
     with pytest.raises(ValueError, match=r"mass: .*one or the other"):
         atmc.ATMC.from_speeds([{"params": params, "speed": 1e-2, "mass": 2.0}], lr=1e-3, speed=1e-3)
@@ -162,10 +162,10 @@ def test_bad_group_leaves_the_sampler_as_it_was(kit):
 def test_a_group_whose_noise_is_less_than_the_estimate_is_refused(kit):
     """No noise would be added and the group would descend instead of sample."""
     params = kit.problem(large=False)
-    with pytest.raises(ValueError, match=r"noise of group 1 is 0\.5"):
+    with pytest.raises(ValueError, match=r"friction of group 1 is 0\.5"):
         atmc.SGHMC([{"params": params[:2]}, {"params": params[2:], "friction": 0.5}], friction=2.0, noise_estimate=1.0)
     sampler = atmc.SGHMC(params[:2], friction=2.0, noise_estimate=1.0)
-    with pytest.raises(ValueError, match=r"noise of group 1 is 0\.5"):
+    with pytest.raises(ValueError, match=r"friction of group 1 is 0\.5"):
         sampler.add_param_group({"params": params[2:], "friction": 0.5})
     assert len(sampler.param_groups) == 1
 
@@ -176,12 +176,12 @@ def test_noise_lowered_below_the_estimate_is_caught_at_the_step(kit, backend):
     sampler = atmc.SGHMC(params, lr=0.1, friction=2.0, noise_estimate=1.0, backend=backend)
     kit.run(sampler, params, 1)
     before = kit.snapshot(sampler, params)
-    sampler.param_groups[0]["noise"] = 0.5
+    sampler.param_groups[0]["friction"] = 0.5
     kit.set_gradients(params, 1)
-    with pytest.raises(ValueError, match=r"noise of group 0 is 0\.5, less than noise_estimate"):
+    with pytest.raises(ValueError, match=r"friction of group 0 is 0\.5, less than noise_estimate"):
         sampler.step()
     assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
-    sampler.param_groups[0]["noise"] = 1.0
+    sampler.param_groups[0]["friction"] = 1.0
     sampler.step()
 
 
@@ -308,7 +308,7 @@ def test_bad_learning_rate_from_a_scheduler_is_caught_at_the_step(kit):
         ("mass", torch.ones(4)),
         ("temperature", torch.ones(2)),
         ("lr", [0.1]),
-        ("noise", None),
+        ("friction", None),
     ],
 )
 def test_settings_that_stopped_fitting_are_caught_at_the_step(kit, backend, key, value):
@@ -328,7 +328,7 @@ def test_speeds_are_the_papers():
     group = atmc.ATMC.from_speeds([p], lr=1e-3, speed=3e-4, max_speed=1e-3, momentum=0.9).param_groups[0]
     assert group["mass"] == pytest.approx(11.11, rel=1e-3)
     assert group["speed_limit"] == pytest.approx(1.0)
-    assert group["noise"] == pytest.approx(105.4, rel=1e-3)
+    assert group["friction"] == pytest.approx(105.4, rel=1e-3)
     for bad in ({"speed": 0.0}, {"speed": 1e-4, "max_speed": -1.0}, {"speed": 1e-4, "momentum": 1.5}):
         with pytest.raises(ValueError, match=list(bad)[-1]):
             atmc.ATMC.from_speeds([p], lr=1e-3, **bad)

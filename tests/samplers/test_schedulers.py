@@ -260,7 +260,7 @@ def test_a_cycled_momentum_is_the_friction_of_the_step(kit, cls, options, backen
     seen = set()
     for step in range(10):
         group, mine = sampler.param_groups[0], other.param_groups[0]
-        mine["lr"], mine["noise"] = group["lr"], -math.log(group["momentum"]) / group["lr"]
+        mine["lr"], mine["friction"] = group["lr"], -math.log(group["momentum"]) / group["lr"]
         seen.add(group["momentum"])
         kit.run(sampler, params, 1, start=step)
         kit.run(other, by_hand, 1, start=step)

@@ -53,7 +53,7 @@ class Chain(Motor):
         super().__init__(number, recipe, schedule, model, feed, device, world, log_steps(recipe, schedule), rule)
         splits = data.evaluate if world.writes else {}
         batch, workers = recipe.run.evaluate_batch, recipe.data.workers
-        self.evaluator = Evaluator(twin, self.likelihood, splits, device, batch, workers)
+        self.evaluator = Evaluator(twin, self.potential.likelihood, splits, device, batch, workers)
         self.guard = Guard(recipe.run.explode, data.classes)
         self.seen = 0  # steps observed
         self.rollbacks = 0

@@ -140,7 +140,7 @@ class Keeper:
 
     def _hopeless(self, scores: dict[str, Any]) -> bool:
         """Whether the weights broke with the very last step, which no loss has shown yet, but the predictions do."""
-        if self.chain.likelihood.task != "classification":
+        if self.chain.potential.likelihood.task != "classification":
             return False
         for split, found in scores.items():
             labels = self.chain.evaluator.labels[split].flatten()
@@ -152,7 +152,7 @@ class Keeper:
 
     def _predictions(self, index: int, predictions: dict[str, Tensor]) -> None:
         assert self.store is not None
-        regression = self.chain.likelihood.task != "classification"
+        regression = self.chain.potential.likelihood.task != "classification"
         for split, probs in predictions.items():
             self.store.add_prediction(split, index, to_file(probs, regression))
 

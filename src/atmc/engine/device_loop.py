@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from atmc.data import Batches
 from atmc.engine.batches import HandedOver
+from atmc.engine.compiled_loss import BatchLoss
 from atmc.engine.cuda_graph import GraphStep
 from atmc.engine.device_schedule import Clock
 from atmc.engine.gradient_statistics import look, masses, set_thermostats
@@ -23,6 +24,7 @@ from atmc.engine.step import Feed, Step
 from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
 from atmc.storage.state_packing import cloned
+from atmc.target import Potential
 
 
 class Motor:
@@ -41,14 +43,24 @@ class Motor:
         rule: Any = None,
     ) -> None:
         self.number, self.recipe, self.schedule, self.device, self.world = number, recipe, schedule, device, world
-        self.likelihood = build_likelihood(recipe)
         self.model = model.to(device)
         if recipe.sampler.name == "sgd" or recipe.model.name != "custom":
             self.model.train()  # a user's network is sampled in the modes it has: its BatchNorm may be frozen
-        compile_blocks: Any = getattr(self.model, "compile_blocks", None)
-        if recipe.run.compile and device.type == "cuda" and compile_blocks is not None:
-            compile_blocks()
-        self.prior = build_prior(recipe, self.model, rule)
+        ours = type(self.model).__module__.startswith("atmc.nn")
+        half = recipe.run.precision == "bf16"
+        # Our networks follow their input's precision; others are left to torch's own rules.
+        precision = torch.bfloat16 if half and not ours else None
+        compiled = recipe.run.compile and device.type == "cuda"
+        # What is sampled. Examples were looked at before the run began, and a step must not wait for the device.
+        self.potential = Potential(
+            self.model,
+            feed.num_data,
+            build_prior(recipe, self.model, rule),
+            build_likelihood(recipe),
+            improper_ok=True,
+            validate=False,
+        )
+        self.loss = BatchLoss(self.potential, precision, compiled)
         # A recorded step reads the host's batches from a fixed address; on a CPU every kind is simply asked.
         self.feed: Feed = feed if feed.capturable or device.type == "cpu" else HandedOver(feed)
         self.clock = Clock(schedule, device)
@@ -82,20 +94,15 @@ class Motor:
             seed = chain_seed(self.recipe.seed, self.number, "noise")
             lr, temperature = self.clock.lr, self.clock.temperature
             self.optimizer = build_optimizer(self.recipe, named, lr, temperature, seed, self.masses)
-        ours = type(self.model).__module__.startswith("atmc.nn")
-        half = self.recipe.run.precision == "bf16"
         self._step = Step(
-            self.model,
+            self.potential,
             self.optimizer,
             self.feed,
             self.clock,
-            self.likelihood,
-            self.prior,
+            self.loss,
             self.losses,
             sampling=not self.warming and self.recipe.sampler.name != "sgd",
             world=self.world,
-            # Our networks follow their input's precision; others are left to torch's own rules.
-            autocast=torch.bfloat16 if half and not ours else None,
         )
         self._run = None
 
@@ -125,8 +132,14 @@ class Motor:
             self._run = self._step
         else:
             self.on_stream(lambda: self.feed.ensure(self.done))
+            self.on_stream(self._compile)
             self.synchronize()
             self._run = GraphStep(self._step, self.stream, self._snapshot, self._put_back)
+
+    def _compile(self) -> None:
+        """On the batch of the next step, which is only looked at."""
+        x, y = self.feed.batch(self.clock.step)
+        self.loss.compile(x, y, self._step.params)
 
     def _snapshot(self) -> Any:
         assert self.optimizer is not None

@@ -4,14 +4,16 @@ Written once for all devices. On a CPU it is simply called; on CUDA it is record
 which is why nothing in it looks at a value: the step number, the schedule and the loss all stay on the device.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from atmc.engine.device_schedule import Clock
 from atmc.engine.processes import World
+from atmc.target import Potential
 
 
 class Feed(Protocol):
@@ -29,31 +31,27 @@ class Feed(Protocol):
 class Step:
     """The step of one chain in one phase; call it to make the step that the clock shows.
 
-    A sampler wants the gradient of U = N · mean nll − log prior; SGD wants that of U/N. Gradients are made fresh each
-    time instead of being zeroed and added to: autograd then hands its own buffers over and no kernel runs for either.
+    `loss` is the potential's mean nll, perhaps compiled. A sampler wants the gradient of U; SGD that of U/N. Gradients
+    are made fresh each time instead of being zeroed and added to: autograd then hands its own buffers over and no
+    kernel runs for either.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        potential: Potential,
         optimizer: Optimizer,
         feed: Feed,
         clock: Clock,
-        likelihood: Any,
-        prior: Any,
+        loss: Callable[[Tensor, Tensor], Tensor],
         losses: Tensor,
         *,
         sampling: bool,
         world: World,
-        autocast: torch.dtype | None = None,
     ) -> None:
-        self.model, self.optimizer, self.feed, self.clock = model, optimizer, feed, clock
-        self.likelihood, self.prior, self.losses = likelihood, prior, losses
-        self.world, self.autocast = world, autocast
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self.params = [p for _, p in named]
-        by_name = dict(named)
-        self.prior_params = [by_name[name] for name in prior.names] if prior is not None else []
+        self.model, self.optimizer, self.feed, self.clock = potential.model, optimizer, feed, clock
+        self.loss, self.prior, self.losses, self.world = loss, potential.prior_set, losses, world
+        self.params: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
+        self.prior_params = potential.parameters() if potential.has_prior else []
         self.scale = float(feed.num_data) if sampling else 1.0
         self.prior_share = self.scale / feed.num_data
         self.device = self.params[0].device
@@ -84,26 +82,18 @@ class Step:
         """Fresh gradients of U (or U/N) in `p.grad`; returns the mean negative log-likelihood."""
         for p in self.params:
             p.grad = None
-        nll = self._loss(x, y)
+        nll = self.loss(x, y)
         torch.autograd.backward(nll, self._gain.to(nll.dtype))
         nll = nll.detach()
         if self._flat is not None:
             nll = self._exchange(nll)
-        if self.prior is not None:
+        if self.prior_params:
             for p in self.prior_params:
                 if p.grad is None:  # the loss does not reach it: its posterior is its prior
                     p.grad = torch.zeros_like(p)
-            self.prior.add_grad_(self.prior_params, [p.grad for p in self.prior_params], self.prior_share)
+            grads = [p.grad for p in self.prior_params if p.grad is not None]
+            self.prior.add_grad_(self.prior_params, grads, self.prior_share)
         return nll
-
-    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
-        if self.autocast is not None:
-            with torch.autocast(self.device.type, self.autocast):
-                outputs = self.model(x)
-        else:
-            outputs = self.model(x)
-        loss: Tensor = self.likelihood.nll(outputs, y).mean()
-        return loss
 
     def _exchange_buffer(self) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """One flat tensor for what processes average: gradients, the running statistics of BatchNorm, the loss."""

@@ -14,7 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from atmc.posterior.arrays import Floats, Ints, check_labels, check_probs, check_samples, check_scores, each_sample, floor_of, to_numpy
+from atmc.posterior.arrays import (
+    Floats,
+    Ints,
+    check_labels,
+    check_probs,
+    check_samples,
+    check_scores,
+    each_sample,
+    floor_of,
+    to_numpy,
+)
 
 Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal
 

@@ -14,7 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from atmc.posterior.arrays import Floats, Ints, check_labels, check_probs, check_samples, check_weights, each_sample, floor_of, to_numpy
+from atmc.posterior.arrays import (
+    Floats,
+    Ints,
+    check_labels,
+    check_probs,
+    check_samples,
+    check_weights,
+    each_sample,
+    floor_of,
+    to_numpy,
+)
 from atmc.posterior.calibration import (
     CalibrationBins,
     apply_temperature,

@@ -39,7 +39,7 @@ class ModelSection:
     name: str = "resnetpp"
     depth: int = 20
     width: int | None = None  # not set: the usual one of that network
-    norm: Literal["none", "bn", "frn"] = "none"
+    norm: Literal["none", "bn", "frn", "gn-ws", "evonorm-s0"] = "none"  # none: that network's own default
     options: dict[str, Any] = field(default_factory=dict)  # handed to the network as they are
 
 
@@ -49,9 +49,17 @@ class TargetSection:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    prior: Literal["resnetpp", "gaussian", "gaussian-fan-in", "laplace", "student-t", "horseshoe", "custom", "none"] = (
-        "resnetpp"
-    )
+    prior: Literal[
+        "resnetpp",
+        "normalised",
+        "gaussian",
+        "gaussian-fan-in",
+        "laplace",
+        "student-t",
+        "horseshoe",
+        "custom",
+        "none",
+    ] = "resnetpp"
     prior_scale: float | None = None  # b of the group Laplace (the paper has 5), or the prior's scale
     likelihood: Literal["categorical", "noisy-dirichlet", "dirclip", "gaussian"] = "categorical"
     likelihood_options: dict[str, Any] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from atmc.common.errors import InputError
 from atmc.target.likelihoods import Categorical, Likelihood
-from atmc.target.priors import Prior, PriorRule, PriorSet, on
+from atmc.target.priors import Flat, Prior, PriorRule, PriorSet, on
 from atmc.target.priors.rules import owners
 
 
@@ -29,7 +29,8 @@ class Potential:
 
     model: called on x; its outputs go to the likelihood, in float32 even where the activations are bf16.
     num_data: N, the examples of the whole training set (not of a batch).
-    prior: a rule (`priors.resnetpp()`), a ready `PriorSet`, or one `Prior` for every parameter.
+    prior: a rule (`priors.resnetpp()`), a ready `PriorSet`, or one `Prior` for every parameter. None, with
+        improper_ok=True, is no prior at all: maximum likelihood, for optimizers.
     temper: power on the likelihood, U = temper · N · mean nll − log prior. 1 is Bayes. (A sampler's temperature T cools
         the prior too; temper = 1/T cools the likelihood alone.)
     improper_ok: let improper priors (`priors.Flat`) through.
@@ -47,7 +48,7 @@ class Potential:
         self,
         model: nn.Module,
         num_data: int,
-        prior: PriorRule | PriorSet | Prior,
+        prior: PriorRule | PriorSet | Prior | None,
         likelihood: Likelihood | None = None,
         *,
         temper: float = 1.0,
@@ -87,6 +88,11 @@ class Potential:
         """What multiplies the mean nll in U: temper · N."""
         return self.temper * self.num_data
 
+    @property
+    def has_prior(self) -> bool:
+        """Whether any parameter has a prior that is not flat, and so a gradient to add."""
+        return any(not isinstance(self.prior_set[name], Flat) for name in self.prior_set.names)
+
     def parameters(self) -> list[Tensor]:
         """The sampled parameters, in the order of `prior_set.names`."""
         places = (self._places[name] for name in self.prior_set.names)
@@ -118,9 +124,13 @@ class Potential:
         if read:
             self.likelihood.check_values(outputs, y)
             self._checked = True
-        mean = self.likelihood.nll(outputs, y).mean()
+        mean = self.nll_of(outputs, y)
         self.nll = mean.detach()
         return mean
+
+    def nll_of(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The mean nll of outputs that the model has made, unchecked: for steps that are compiled or recorded."""
+        return self.likelihood.nll(outputs, y).mean()
 
     def add_prior_grad_(self, alpha: float = 1.0) -> Tensor:
         """Add the prior's gradient to every parameter's `.grad`, in place; sets `.log_prior` and returns it."""
@@ -222,12 +232,14 @@ def _check_finite(x: Tensor) -> None:
         raise InputError(f"the inputs hold NaN or infinite values, first in example {int(fine.int().argmin())}")
 
 
-def _assigned(prior: PriorRule | PriorSet | Prior, model: nn.Module, improper_ok: bool | None) -> PriorSet:
+def _assigned(prior: PriorRule | PriorSet | Prior | None, model: nn.Module, improper_ok: bool | None) -> PriorSet:
     if isinstance(prior, PriorSet):
         improper = [name for name in prior.names if not prior[name].proper]
         if improper and improper_ok is False:
             raise InputError(f"improper prior on {', '.join(improper[:8])}: choose a proper one")
         return prior
+    if prior is None and improper_ok:
+        prior = Flat()
     if isinstance(prior, Prior):
         prior = PriorRule([on(prior)], name=type(prior).__name__)
     if not isinstance(prior, PriorRule):

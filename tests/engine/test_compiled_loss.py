@@ -1,0 +1,78 @@
+"""The compiled loss: the numbers of the plain one, and a note with the reason where there is no compiler for it."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch._inductor.config as inductor
+from torch import Tensor, nn
+
+from atmc.engine.compiled_loss import BatchLoss
+from atmc.target import Potential
+
+
+def target(model: nn.Module) -> Potential:
+    """What a batch's loss is of: any number of examples and no prior will do here."""
+    return Potential(model, 1000, None, improper_ok=True)
+
+
+class Net(nn.Module):
+    """A user's network, with a buffer that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.tanh(self.layer(x))
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(8, 4), torch.arange(8) % 3
+
+
+@pytest.mark.slow
+def test_the_same_loss_and_gradient() -> None:
+    x, y = batch()
+    model = Net()
+    loss = BatchLoss(target(model), None, True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        loss.compile(x, y, list(model.parameters()))
+    assert model.calls == 0
+    assert loss._run != loss.plain
+    for run in (loss, loss.plain):
+        torch.testing.assert_close(run(x, y), BatchLoss(target(copy.deepcopy(model)), None, False)(x, y))
+    got = torch.autograd.grad(loss(x, y), list(model.parameters()))
+    torch.testing.assert_close(got, torch.autograd.grad(loss.plain(x, y), list(model.parameters())))
+
+
+def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = batch()
+    model = Net()
+    loss = BatchLoss(target(model), None, True)
+    torch.compiler.reset()
+    monkeypatch.setattr(inductor.cpp, "cxx", ("no-such-compiler",))
+    monkeypatch.setattr(inductor, "force_disable_caches", True)
+    with pytest.warns(UserWarning, match="torch.compile cannot compile Net, which runs uncompiled"):
+        loss.compile(x, y, list(model.parameters()))
+    assert model.calls == 0
+    torch.testing.assert_close(loss(x, y), loss.plain(x, y))
+    loss.compile(x, y, list(model.parameters()))  # not a second time, and so no second warning
+
+
+def test_a_mistake_of_the_users_stays_his() -> None:
+    _, y = batch()
+    model = Net()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        BatchLoss(target(model), None, True).compile(torch.randn(8, 5), y, list(model.parameters()))
+
+
+def test_nothing_is_compiled_unasked() -> None:
+    loss = BatchLoss(target(Net()), None, False)
+    loss.compile(*batch(), list(loss.model.parameters()))
+    assert loss._run == loss.plain
