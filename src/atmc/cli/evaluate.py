@@ -89,7 +89,7 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     from atmc.report.read_run import Answers, pixels
 
     known = reading.run.manifest["data"]
-    found = data.load(_brought(name, known["shape"]), split, root=reading.recipe.data.root)
+    found = data.load(_brought(name, reading.recipe.data.name, known["shape"]), split, root=reading.recipe.data.root)
     seen = Answers(found.name, found.split, found.labels.numpy(), tuple(found.classes), found.digest)
     if tuple(found.classes) == tuple(known["classes"]):
         if tuple(found.shape) != tuple(known["shape"]):
@@ -112,9 +112,9 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     return seen, {**result, "samples": len(here)}
 
 
-def _brought(name: str, shape: Sequence[int]) -> str:
-    """A folder of pictures by the size and channels of the run where it asks for none, as sampling and predicting do;
-    any other name as it is."""
+def _brought(name: str, own: str, shape: Sequence[int]) -> str:
+    """A folder of pictures by the size, channels and crop of the run on data `own` where it asks for none, as sampling
+    and predicting do; any other name as it is."""
     from atmc.data.dataset_names import Name
 
     parts = Name.parse(name)
@@ -122,6 +122,8 @@ def _brought(name: str, shape: Sequence[int]) -> str:
         return name
     channels, height, width = shape
     run = {"size": f"{height}x{width}"} | ({"channels": str(channels)} if channels in (1, 3) else {})
+    if (home := Name.parse(own)) is not None and "crop" in home.options:
+        run["crop"] = home.options["crop"]
     more = "&".join(f"{key}={value}" for key, value in run.items() if key not in parts.options)
     return f"{name}{'&' if parts.options else '?'}{more}" if more else name
 
