@@ -350,7 +350,7 @@ def _say_if_unscored(folder: Path, before: set[Any]) -> None:
 
 def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
     """How far a run came that did not end by itself, and why it ended."""
-    from atmc.diagnose.finding import plural
+    from atmc.common.text import plural
 
     schedule = make_schedule(settings, examples)
     there, whole = schedule.epoch(ended.steps) / settings.chains, schedule.epoch(schedule.steps)
@@ -360,7 +360,7 @@ def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
 
 def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, reached: str) -> "Posterior":
     """The samples of a run, with a word where it was stopped or they are too few; `RunError` where there are none."""
-    from atmc.diagnose.finding import plural
+    from atmc.common.text import plural
     from atmc.posterior import Posterior
 
     found = RunDir.open(folder)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atmc.cli.console import command, complain, emit, next_step, printable, say, working
 from atmc.common.errors import InputError
+from atmc.common.text import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,15 +52,15 @@ def predict(
     for paths in _groups(images):
         pictures: list[tuple[Path, Picture]] = []
         entries: dict[Path, dict[str, Any]] = {}
-        with working(f"reading {len(paths)} file{'s' * (len(paths) != 1)}"):
+        with working(f"reading {plural(len(paths), 'file')}"):
             for path in paths:
                 try:
                     pictures.append((path, read_picture(path, view, invert=invert)))
                 except InputError as error:
                     entries[path] = {"file": str(path), "error": str(error)}
         if pictures:
-            many = f"{len(pictures)} image{'s' * (len(pictures) != 1)}"
-            with working(f"asking {len(posterior)} samples about {many}"), threads_of(run):
+            many = plural(len(pictures), "image")
+            with working(f"asking {plural(len(posterior), 'sample')} about {many}"), threads_of(run):
                 prediction = _ask(posterior, [picture for _, picture in pictures], place)
             for i, (path, picture) in enumerate(pictures):
                 entries[path] = _entry(path, picture, prediction, i, top)

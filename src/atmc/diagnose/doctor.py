@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from atmc.common.text import plural
 from atmc.diagnose import dynamics_checks as motion
 from atmc.diagnose import sample_checks as samples
-from atmc.diagnose.finding import FEW, LEVELS, Advice, plural
+from atmc.diagnose.finding import FEW, LEVELS, Advice
 from atmc.diagnose.run_measurements import Vitals, examine
 from atmc.diagnose.suggested_commands import split_command
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from atmc.diagnose.finding import FEW, SIGNIFICANT, Advice, cannot_tell, plural, words
+from atmc.common.text import plural
+from atmc.diagnose.finding import FEW, SIGNIFICANT, Advice, cannot_tell, words
 from atmc.diagnose.run_measurements import Vitals
 from atmc.diagnose.suggested_commands import (
     anew,

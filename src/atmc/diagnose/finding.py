@@ -44,8 +44,3 @@ def words(p: float) -> str:
     if not np.isfinite(p):
         return "cannot tell"
     return "almost certain" if p < 0.002 else "very likely" if p < 0.01 else "likely" if p < 0.05 else "not shown"
-
-
-def plural(count: int, noun: str) -> str:
-    """“1 sample”, “2 samples”."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

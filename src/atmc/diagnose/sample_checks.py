@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from atmc.diagnose.finding import FEW, SIGNIFICANT, Advice, cannot_tell, plural, words
+from atmc.common.text import plural
+from atmc.diagnose.finding import FEW, SIGNIFICANT, Advice, cannot_tell, words
 from atmc.diagnose.run_measurements import Vitals
 from atmc.diagnose.suggested_commands import go_on, held_out, longer_burn_in
 from atmc.posterior.arrays import Floats

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from atmc.common.errors import InputError
 from atmc.engine.optimizer_state import new_sgd
-from atmc.recipe.error_messages import nearest
+from atmc.recipe.error_messages import must_be_one_of
 from atmc.recipe.settings import ModelSection, Recipe, SamplerSection, inertia
 from atmc.recipe.unused_keys import taken, unknown_option
 
@@ -46,9 +46,7 @@ def _check_network(section: ModelSection) -> None:
     from atmc.nn.registry import NETWORKS
 
     if section.name not in NETWORKS:
-        near = nearest(section.name, list(NETWORKS))
-        hint = f"; did you mean {near}?" if near else ""
-        raise InputError(f"model.name = {section.name!r} must be one of {', '.join(NETWORKS)}{hint}")
+        raise InputError(must_be_one_of("model.name", section.name, NETWORKS))
     if section.name == "resnet" and section.norm == "none":
         raise InputError('model.norm = "none" and model.name = "resnet" do not go together: use "bn" or "frn"')
     if section.name == "resnetpp" and section.norm == "bn":

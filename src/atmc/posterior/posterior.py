@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from atmc.common.errors import InputError
-from atmc.diagnose.finding import plural
+from atmc.common.text import plural
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.batched_forward import Forward
 from atmc.posterior.inputs import Pixels, looks_up, precision_of

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from atmc.common.errors import InputError
+from atmc.common.text import plural
 from atmc.diagnose.convergence import Mixing, mixing_of
-from atmc.diagnose.finding import plural
 from atmc.posterior.arrays import check_weights, to_numpy
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atmc.diagnose.finding import plural
+from atmc.common.text import plural
 from atmc.posterior.arrays import check_samples, check_weights, each_sample
 
 

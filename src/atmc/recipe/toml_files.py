@@ -4,7 +4,6 @@ A person meets recipes through this file, so each mistake ends in one line that 
 it, and offers the nearest valid one.
 """
 
-import difflib
 import json
 import re
 import tomllib
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from atmc.common.errors import InputError, RunError
+from atmc.common.suggest import close_matches
 from atmc.recipe.error_messages import explain
 from atmc.recipe.settings import SECTIONS, Recipe, of_older_run
 from atmc.recipe.unused_keys import left_behind
@@ -53,12 +53,8 @@ def find_recipe(name: str | Path, others: Sequence[str] = ()) -> Path:
 def _instead(name: str, bare: str, shipped: Sequence[str], others: Sequence[str]) -> str:
     """What follows on "no recipe NAME": that there is no such file, and names that are like it in any case."""
     said = ": there is no such file" if name.lower().endswith(".toml") else ""
-    known = {choice.lower(): choice for choice in (*shipped, *others)}
-    near = difflib.get_close_matches(bare.lower(), list(known), n=2 if others else 1, cutoff=0.6)
-    if bare.lower() in known:
-        near = [bare.lower()]
-    if near:
-        return f"{said}; did you mean {' or '.join(known[word] for word in near)}?"
+    if near := close_matches(bare, (*shipped, *others), count=2 if others else 1):
+        return f"{said}; did you mean {' or '.join(near)}?"
     return said + (f"; name a sampler ({', '.join(others)}) or a recipe file" if others else "")
 
 

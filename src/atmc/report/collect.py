@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atmc.common.errors import InputError, RunError
+from atmc.common.text import plural
 from atmc.posterior import metrics
 from atmc.recipe.settings import temperature_before
 from atmc.report.example_images import cards_of, png_of
@@ -244,7 +245,7 @@ def _device(manifest: dict[str, Any]) -> str:
     if "gpu" in found:
         return str(found["gpu"])
     if "threads" in found:
-        return f"CPU, {found['threads']} thread{'s' * (found['threads'] != 1)}"
+        return f"CPU, {plural(found['threads'], 'thread')}"
     return str(found.get("device", platform.machine()))
 
 

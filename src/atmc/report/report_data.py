@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from atmc.common.text import plural
+
 Array = NDArray[np.float64]
 OWN = "tensors"  # the name of data that were only ever tensors in somebody's program
 
@@ -195,9 +197,8 @@ class RunFacts:
     def samples_said(self) -> str:
         """How many networks there are, and of how many chains."""
         if not self.is_posterior:
-            return f"{self.samples} network{'s' * (self.samples != 1)}"
-        made = f"{self.samples} sample{'s' * (self.samples != 1)}"
-        return f"{made} of {self.chains} chain{'s' * (self.chains != 1)}"
+            return plural(self.samples, "network")
+        return f"{plural(self.samples, 'sample')} of {plural(self.chains, 'chain')}"
 
     @property
     def noun(self) -> str:

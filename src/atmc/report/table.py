@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
+from atmc.common.text import duration
 from atmc.recipe.settings import temperature_said
 from atmc.report.report_data import RunFacts, Scores
 
@@ -106,17 +107,6 @@ def temperature_shown(of: Row | RunFacts) -> str:
 def epochs_said(epochs: float, chains: int) -> str:
     """Epochs of a chain, and how many chains there were of them: 4 × 250."""
     return f"{epochs:g}" if chains == 1 else f"{chains} × {epochs:g}"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as people say them."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 HEADINGS = ("Setup", "T", "Augmentation", "Accuracy [%]", "NLL [nats]", "Brier", "ECE", "Samples", "Epochs", "Time")

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from atmc.common.text import percent
 from atmc.report.report_data import ReportData, RunFacts, Scores
 
 
@@ -130,8 +131,3 @@ def _refusal(run: RunFacts) -> str:
         return f"refusing the tenth it is least sure of cuts the error from {percent(whole)} to {percent(kept)}"
     stays = f"refusing the tenth it is least sure of leaves the error at {percent(whole)}"
     return stays if whole == 0 else f"{stays}: its doubt does not find its mistakes"
-
-
-def percent(share: float) -> str:
-    """A share in percent, kept on one line by a space that does not break."""
-    return f"{100 * share:.1f}\u202f%"
