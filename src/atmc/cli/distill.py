@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-from atmc.cli.console import PATIENCE, command, emit, next_step, printable, remark, say, table
+from atmc.cli.console import PATIENCE, command, emit, next_step, printable, remark, say
 from atmc.cli.export import new_folder
+from atmc.cli.score_tables import score_table
 from atmc.common.errors import InputError
 
 
@@ -43,15 +44,7 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
         emit({"folder": str(folder), "divergence": made.divergence, "scores": made.scores})
         return 0
     names = (("student", "the distilled network"), ("ensemble", "all samples"), ("single", "the last sample"))
-    rows = [
-        (
-            label,
-            f"{100 * made.scores[key]['accuracy']:.1f}",
-            *(f"{made.scores[key][s]:.3f}" for s in ("nll", "brier", "ece")),
-        )
-        for key, label in names
-    ]
-    table(("", "accuracy %", "NLL nats", "Brier", "ECE"), rows)
+    score_table([(label, made.scores[key]) for key, label in names])
     say(f"The distilled network is in {printable(folder)}.", folder)
     next_step(command("atmc", "predict", folder, "IMAGE.png"))
     return 0

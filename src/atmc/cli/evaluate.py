@@ -50,7 +50,7 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     else:
         from atmc.cli.score_tables import print_scores
 
-        print_scores(result)
+        print_scores(result, "regression" if numbers else "classification")
     next_step(command("atmc", "doctor" if numbers else "report", run))
     return 0
 
@@ -60,12 +60,8 @@ def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dic
 
     probs, labels = reading.probs(split, data, device), data.labels
     result = metrics.summary(probs, labels)
-    if split == "test" and "validation" in reading.run.splits:
-        held = reading.answers("validation")
-        fitted = metrics.predictive(reading.probs("validation", held))
-        by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels)
-        scaled = metrics.scores(metrics.apply_temperature(metrics.predictive(probs), by), labels)
-        result["scaled"] = {**scaled, "temperature": by}
+    if split == "test" and (scaled := reading.scaled(metrics.predictive(probs), labels)):
+        result["scaled"] = {**scaled[0], "temperature": scaled[1]}
     return result
 
 

@@ -39,7 +39,7 @@ def render(data: ReportData) -> str:
         "generator": Markup(GENERATOR),
         "style": Markup(_palette() + _text("page.css")),
         "verdict": verdict(data),
-        "headings": table.HEADINGS,
+        "headings": table.headings(),
         "rows": [_shown(row, table.best(rows)) for row in rows],
         "plots": drawn,
         "views": views,
@@ -79,10 +79,10 @@ def _strangers(data: ReportData) -> list[dict[str, Any]]:
     return list(kinds.values())
 
 
-def _shown(row: table.Row, bests: dict[str, float]) -> dict[str, Any]:
+def _shown(row: table.Row, bests: list[str | None]) -> dict[str, Any]:
     """A row of the table as cells: heading, text, and whether it is the best of its column."""
-    winners = {3 + i for i, score in enumerate(table.SCORES) if table.is_best(row, score, bests)}
-    pairs = zip(table.HEADINGS, table.cells(row), strict=True)
+    winners = table.winners(row, bests)
+    pairs = zip(table.headings(), table.cells(row), strict=True)
     cells = [{"heading": h, "text": t, "best": i in winners} for i, (h, t) in enumerate(pairs)]
     return {"run": row.run, "setup": cells[0]["text"], "cells": cells[1:]}
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from atmc.common.text import plural
 
 Array = NDArray[np.float64]
+Scores = Mapping[str, float]  # of `metrics.scores`: every registered metric by its name
 OWN = "tensors"  # the name of data that were only ever tensors in somebody's program
 
 
@@ -33,19 +34,6 @@ def titled(data: str) -> str:
     if data.startswith("folder:"):
         return data.partition("?")[0].removeprefix("folder:").rstrip("/").rpartition("/")[2] or "images"
     return data.removeprefix("shards:").rpartition("/")[2] if is_place(data) else data
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The four numbers of `atmc evaluate`; NLL in nats."""
-
-    accuracy: float
-    nll: float
-    brier: float
-    ece: float
-
-    def as_dict(self) -> dict[str, float]:
-        return {"accuracy": self.accuracy, "nll": self.nll, "brier": self.brier, "ece": self.ece}
 
 
 @dataclass(frozen=True)
