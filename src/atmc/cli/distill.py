@@ -15,7 +15,7 @@ from atmc.common.errors import InputError
 def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.open_runs import in_python, is_regression, need_network, threads_of
+    from atmc.cli.open_runs import in_python, is_regression, threads_of
     from atmc.report.read_run import Reading, pixels
 
     reading = Reading(run)
@@ -23,7 +23,8 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
         raise InputError(
             f"{run} is a regression, and distilling is for classifiers: in Python, use {in_python(run, 'regress(x)')}"
         )
-    need_network(run, reading.run, f"distill(x).posterior.save({str(folder)!r}), with x the training inputs")
+    saved = f"distill(x).posterior.save({str(folder)!r}), with x the training inputs"
+    reading.need_network(in_python(run, saved))
     train, test = reading.examples("train"), reading.examples("test")
     began = time.monotonic()
     shown = [began]

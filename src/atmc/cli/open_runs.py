@@ -45,16 +45,6 @@ def is_saved(path: Path) -> bool:
     return (path / "posterior.json").is_file()
 
 
-def need_network(path: Path, run: RunDir, call: str) -> None:
-    """Refuse a run whose network only a person's own code can make, with the `call` in Python that does the same."""
-    if run.recipe.model.name == "custom":
-        made = run.manifest.get("network", {}).get("class", "a network")
-        raise InputError(
-            f"{path} sampled {made}, a network of your own, which no command can make: in Python, use "
-            f"{in_python(path, call)}"
-        )
-
-
 def scores_next(path: Path, run: RunDir) -> str:
     """What to type or write for the scores of a run: the report, but for regressions and where nothing to score on is
     kept."""

@@ -64,13 +64,10 @@ class Reading:
         from atmc.posterior import Posterior
 
         self._need_samples()
-        if self.recipe.model.name == "custom":
-            made = self.run.manifest.get("network", {}).get("class", "a network")
-            raise InputError(
-                f"{self.path} sampled {made}, a network of your own, which no command can make: in Python, use "
-                f"p = atmc.Posterior.from_run({str(self.path)!r}, model) and p.predict(x); after p.save(FOLDER) of a "
-                "network of torch's own layers, atmc predict FOLDER IMAGE.png works too"
-            )
+        self.need_network(
+            f"p = atmc.Posterior.from_run({str(self.path)!r}, model) and p.predict(x); after p.save(FOLDER) of a "
+            "network of torch's own layers, atmc predict FOLDER IMAGE.png works too"
+        )
         try:
             return Posterior.from_run(self.run)
         except (ValueError, RuntimeError) as error:
@@ -78,6 +75,13 @@ class Reading:
                 raise
             said = str(error).splitlines()[0]
             raise RunError(f"{self.path}: its samples do not fit the network that it names: {said}") from error
+
+    def need_network(self, instead: str) -> None:
+        """Refuse a run whose network only a person's own code can make, with what to write in Python `instead`."""
+        if self.recipe.model.name == "custom":
+            made = self.run.manifest.get("network", {}).get("class", "a network")
+            what = f"{self.path} sampled {made}, a network of your own"
+            raise InputError(f"{what}, which no command can make: in Python, use {instead}")
 
     def answers(self, split: str) -> Answers:
         """The labels of a split: those kept with the run's predictions, or else those of the data set itself."""
