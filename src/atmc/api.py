@@ -27,6 +27,7 @@ from atmc.api_arguments import (
     work,
 )
 from atmc.common.errors import InputError, RunError
+from atmc.common.suggest import nearest
 from atmc.data import ImageData
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
@@ -36,7 +37,6 @@ from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import Pace, find_pace
 from atmc.engine.torch_settings import numerics
 from atmc.recipe.build import build_likelihood, build_prior
-from atmc.recipe.error_messages import nearest
 from atmc.recipe.settings import (
     DataSection,
     ModelSection,

@@ -73,12 +73,12 @@ def bad():
     nan[0, 0] = np.nan
     return {
         "empty.png": (b"", "empty"),
-        "text.png": (b"this is not an image at all", "not an image"),
+        "text.png": (b"this is not an image at all", "known image format"),
         "cut.png": (whole[: len(whole) // 2], "damaged"),
-        "cut.jpg": (encoded(colour(), "jpeg")[:200], "damaged|not an image"),
+        "cut.jpg": (encoded(colour(), "jpeg")[:200], "damaged|known image format"),
         "bomb.png": (bomb(), "megapixels"),
-        "script.eps": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) show\n", "not an image"),
+        "script.eps": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) show\n", "known image format"),
         "nan.tiff": (encoded(Image.fromarray(nan), "tiff"), "not numbers"),
         "wild.tiff": (encoded(Image.fromarray(GREY.astype(np.int32) * 70_000 - 5), "tiff"), "8 or 16 bits"),
-        "zeros.bin": (bytes(5000), "not an image|damaged"),
+        "zeros.bin": (bytes(5000), "known image format|damaged"),
     }

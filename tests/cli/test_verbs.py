@@ -13,7 +13,7 @@ from shell import atmc, fails, fingerprint
 from tiny_recipes import RECIPE, SGD
 
 from atmc.cli.data import _sample_it
-from atmc.cli.image_files import read_picture
+from atmc.cli.predict import read_picture
 from atmc.posterior import Posterior
 
 

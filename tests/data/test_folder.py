@@ -78,7 +78,7 @@ def test_faults_are_named(pictures: Path) -> None:
     (pictures.parent / "empty").mkdir()
     with pytest.raises(InputError, match="no pictures"):
         load(f"folder:{pictures.parent}/empty")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"none\.png is no readable image \(no such file\)"):
         read_image(pictures / "none.png", (3, 8, 8))
     with pytest.raises(InputError, match="shape"):
         read_image(pictures / "bee" / "00.png", (8,))
@@ -92,7 +92,7 @@ def test_faults_are_named(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        (lambda whole: b"not a picture", "in no known format"),
+        (lambda whole: b"not a picture", "not in a known image format"),
         (lambda whole: b"", "it is empty"),
         (lambda whole: whole[: len(whole) // 2], "damaged, or cut off: "),
     ],
@@ -129,22 +129,3 @@ def test_a_folder_may_be_streamed(pictures: Path) -> None:
     assert is_streaming(f"folder:{pictures}?size=8&stream=1")
     source = open_source(f"folder:{pictures}?size=8&stream=1")
     assert np.array_equal(source.read(3).transpose(2, 0, 1), load(f"folder:{pictures}?size=8").images[3].numpy())
-
-
-def test_training_pictures_are_read_as_predicted_ones_are(tmp_path):
-    """Turned as EXIF says, transparency on white, 16 bits at full scale: as `atmc predict` does with the same file."""
-    from atmc.cli.image_files import read_picture
-
-    rng = np.random.default_rng(3)
-    colours = rng.integers(0, 256, (8, 6, 3), dtype=np.uint8)
-    turned = Image.fromarray(colours)
-    exif = turned.getexif()
-    exif[0x0112] = 6
-    turned.save(tmp_path / "turned.png", exif=exif)
-    alpha = np.dstack([colours, rng.integers(0, 256, (8, 6, 1), dtype=np.uint8)])
-    Image.fromarray(alpha).save(tmp_path / "transparent.png")
-    Image.fromarray(rng.integers(0, 65536, (8, 6), dtype=np.uint16)).save(tmp_path / "deep.png")
-    for name, shape in (("turned.png", (3, 6, 8)), ("transparent.png", (3, 8, 6)), ("deep.png", (1, 8, 6))):
-        trained = read_image(tmp_path / name, shape)
-        predicted = read_picture(tmp_path / name, shape).pixels
-        assert int((trained.int() - predicted.int()).abs().max()) <= 1, name

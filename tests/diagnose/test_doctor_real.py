@@ -178,7 +178,7 @@ def test_a_real_run_is_examined(folder: Path) -> None:
     vitals = examine(RunDir.open(folder))
     assert vitals.samples == 10
     assert vitals.split == "validation"
-    assert vitals.noise == pytest.approx(-np.log(0.9) / 0.002)
+    assert vitals.friction == pytest.approx(-np.log(0.9) / 0.002)
     assert np.isfinite(vitals.kinetic.mean)
     assert np.isfinite(vitals.thermostat).all()
     assert vitals.scores is not None

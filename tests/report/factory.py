@@ -13,7 +13,6 @@ from atmc.report.report_data import (
     ReportData,
     RiskCoverage,
     RunFacts,
-    Scores,
     Strangers,
     Trace,
 )
@@ -35,9 +34,8 @@ def scores(p, y):
     edges = np.digitize(conf, np.linspace(0, 1, 16)[1:-1])
     gaps = [abs(hit[edges == b].mean() - conf[edges == b].mean()) * (edges == b).mean() for b in set(edges)]
     nll = -np.log(p[np.arange(len(y)), y])
-    return Scores(
-        float(hit.mean()), float(nll.mean()), float(((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean()), sum(gaps)
-    )
+    brier = float(((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean())
+    return {"accuracy": float(hit.mean()), "nll": float(nll.mean()), "brier": brier, "ece": float(sum(gaps))}
 
 
 def bins(p, y):
@@ -104,9 +102,9 @@ def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temper
         "risk_single": risk(probs[-1], labels),
         "growth": Growth(
             np.arange(1.0, samples + 1),
-            np.array([s.accuracy for s in growth]),
-            np.array([s.nll for s in growth]),
-            np.array([s.ece for s in growth]),
+            np.array([s["accuracy"] for s in growth]),
+            np.array([s["nll"] for s in growth]),
+            np.array([s["ece"] for s in growth]),
         ),
         "nll_each": -np.log(mean[np.arange(500), labels]),
         "traces": (trace,),

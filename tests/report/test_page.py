@@ -138,7 +138,7 @@ def test_a_lone_optimiser_has_a_page_too():
 def test_readings_that_are_not_numbers_do_not_spoil_the_page():
     broken = run()
     trace = replace(broken.traces[0], loss=np.full(900, np.nan), temperature=np.full(900, np.inf))
-    scores = replace(broken.predictive, nll=float("nan"))
+    scores = broken.predictive | {"nll": float("nan")}
     page = render(report(runs=(replace(broken, traces=(trace,), predictive=scores),)))
     assert "Training loss" not in page
     assert "Thermostat" in page
@@ -160,9 +160,9 @@ def test_factory_scores_are_those_of_its_probabilities():
     """The factory's arithmetic feeds other tests, so it is checked on a case that can be done in the head."""
     probs, labels = np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([1, 0])
     made = factory.scores(probs, labels)
-    assert made.accuracy == 0.5
-    assert made.nll == pytest.approx(-(np.log(0.5) + np.log(0.9)) / 2)
-    assert made.brier == pytest.approx((0.5 + 0.02) / 2)
+    assert made["accuracy"] == 0.5
+    assert made["nll"] == pytest.approx(-(np.log(0.5) + np.log(0.9)) / 2)
+    assert made["brier"] == pytest.approx((0.5 + 0.02) / 2)
 
 
 def test_calibration_against_samples_and_the_area_under_risk_are_shown(page):
@@ -182,7 +182,7 @@ def perfect(**changes):
     right = np.ones_like(made.growth.accuracy)
     none = replace(made.risk, risk=np.zeros_like(made.risk.risk), area=0.0)
     growth = replace(made.growth, accuracy=right, gap=np.zeros_like(right))
-    scores = replace(made.predictive, accuracy=1.0)
+    scores = made.predictive | {"accuracy": 1.0}
     return replace(made, growth=growth, risk=none, risk_single=none, predictive=scores, single=scores)
 
 

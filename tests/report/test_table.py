@@ -6,7 +6,8 @@ from dataclasses import replace
 from factory import report, run
 
 from atmc.report import table
-from atmc.report.report_data import Scores
+
+SCORES = {"accuracy": 0.9, "nll": 0.3, "brier": 0.1, "ece": 0.01}
 
 
 def some_rows():
@@ -41,7 +42,7 @@ def test_an_ensemble_of_trained_networks_is_not_called_a_posterior():
 
 
 def test_temperature_scaling_is_a_row_of_its_own_with_its_fit_stated():
-    scaled = replace(run(), scaled=Scores(0.9, 0.3, 0.1, 0.01), scaled_by=1.25)
+    scaled = replace(run(), scaled=SCORES, scaled_by=1.25)
     assert table.rows((scaled,))[-1].row == "ATMC (temperature-scaled by 1.25 on validation)"
 
 
@@ -49,24 +50,23 @@ def test_markdown_latex_and_json_agree():
     rows = some_rows()
     markdown, latex, parsed = table.markdown(rows), table.latex(rows), json.loads(table.as_json(rows))
     for row, entry in zip(rows, parsed, strict=True):
-        assert entry["nll"] == row.nll
-        assert f"{row.nll:.3f}" in markdown
-        assert f"{row.nll:.3f}" in latex
+        assert entry["nll"] == row.scores["nll"]
+        assert f"{row.scores['nll']:.3f}" in markdown
+        assert f"{row.scores['nll']:.3f}" in latex
     assert len({line.count("|") for line in markdown.splitlines()}) == 1
     assert all(line.count("&") == 9 for line in latex.splitlines() if "&" in line)
     assert r"Accuracy [\%]" in latex
 
 
 def test_best_of_each_column_is_bold_and_ties_share_it():
-    scores = Scores(0.9, 0.3, 0.1, 0.01)
-    twin = table.rows((run("a", samples=1, single=scores), run("b", samples=1, single=replace(scores, nll=0.3001))))
+    twin = table.rows((run("a", samples=1, single=SCORES), run("b", samples=1, single=SCORES | {"nll": 0.3001})))
     assert table.markdown(twin).count("**0.300**") == 2
-    worse = table.rows((run("a", samples=1, single=scores), run("b", samples=1, single=replace(scores, nll=0.4))))
+    worse = table.rows((run("a", samples=1, single=SCORES), run("b", samples=1, single=SCORES | {"nll": 0.4})))
     assert "**0.400**" not in table.markdown(worse)
 
 
 def test_no_number_is_null_in_json_and_a_dash_elsewhere():
-    broken = table.rows((run(samples=1, single=Scores(float("nan"), float("inf"), 0.1, 0.2)),))
+    broken = table.rows((run(samples=1, single=SCORES | {"accuracy": float("nan"), "nll": float("inf")}),))
     assert json.loads(table.as_json(broken))[0]["nll"] is None
     assert "–" in table.markdown(broken)
     assert "nan" not in table.latex(broken)

@@ -13,7 +13,7 @@ from atmc.report.verdict import verdict
 def with_nll(name, each, **changes):
     made = run(name, **changes)
     each = np.asarray(each)
-    return replace(made, predictive=replace(made.predictive, nll=float(each.mean())), nll_each=each)
+    return replace(made, predictive=made.predictive | {"nll": float(each.mean())}, nll_each=each)
 
 
 def test_a_clear_lead_is_a_number_with_its_error():
@@ -40,7 +40,7 @@ def test_of_runs_that_are_level_the_first_is_spoken_of():
     rng = np.random.default_rng(2)
     base = rng.exponential(0.3, 500)
     level, lowest = with_nll("one", base + 0.001 + 0.5 * rng.normal(size=500)), with_nll("two", base)
-    level = replace(level, predictive=replace(level.predictive, nll=lowest.predictive.nll + 0.001))
+    level = replace(level, predictive=level.predictive | {"nll": lowest.predictive["nll"] + 0.001})
     assert "sampled by ATMC (one) gets" in verdict(report(runs=(level, lowest)))[0]
     assert "sampled by ATMC (two) gets" in verdict(report(runs=(lowest, level)))[0]
     behind = with_nll("three", base + 0.1)
@@ -70,7 +70,7 @@ def test_runs_on_different_images_are_not_compared():
 def test_overconfidence_is_said():
     made = run()
     sure = replace(made.bins, confidence=np.full(8, 0.99))
-    _, second = verdict(report(runs=(replace(made, bins=sure, predictive=replace(made.predictive, accuracy=0.8)),)))
+    _, second = verdict(report(runs=(replace(made, bins=sure, predictive=made.predictive | {"accuracy": 0.8}),)))
     assert "19.0 points more confident than it is right" in second
 
 
@@ -80,7 +80,7 @@ def test_good_calibration_is_said_to_be_as_good_as_the_test_set_can_tell():
     hit = rng.random(500) < p
     probs = np.stack([p, 1 - p], 1)
     made = run(bins=bins(probs, np.where(hit, 0, 1)))
-    made = replace(made, predictive=replace(made.predictive, accuracy=float(hit.mean())))
+    made = replace(made, predictive=made.predictive | {"accuracy": float(hit.mean())})
     assert "as closely as 500 images can tell" in verdict(report(runs=(made,)))[1]
 
 
@@ -102,7 +102,7 @@ def test_a_warning_is_not_left_to_the_end_of_the_page():
 def test_no_gap_is_said_where_it_would_read_as_none():
     made = run()
     bins_ = replace(made.bins, confidence=np.full(8, 0.9999))
-    flawless = replace(made, bins=bins_, predictive=replace(made.predictive, accuracy=1.0))
+    flawless = replace(made, bins=bins_, predictive=made.predictive | {"accuracy": 1.0})
     assert "Its confidence matches its accuracy" in verdict(report(runs=(flawless,)))[1]
 
 

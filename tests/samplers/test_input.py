@@ -59,7 +59,7 @@ def test_bad_hyperparameters_are_named(kit, key, value):
         (atmc.SGLD, {"weight_decay": 1e-4}, r"SGLD takes no weight_decay: .*atmc\.priors\.gaussian"),
         (atmc.ATMC, {"foreach": True}, "backend='foreach'"),
         (atmc.ATMC, {"temprature": 1.0}, "did you mean temperature"),
-        (atmc.SGHMC, {"betas": (0.9, 0.99)}, "SGHMC takes no betas: it takes lr, mass, .*seed"),
+        (atmc.SGHMC, {"betas": (0.9, 0.99)}, "SGHMC takes no betas: there are lr, mass, .*seed"),
     ],
 )
 def test_arguments_of_other_optimizers_are_told_what_is_meant(kit, kind, given, words):

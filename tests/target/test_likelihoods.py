@@ -147,7 +147,7 @@ def test_likelihoods_by_the_name_a_recipe_uses():
     assert likelihoods.build("gaussian", scale=0.2) == likelihoods.Gaussian(0.2)
     assert likelihoods.build("noisy-dirichlet", alpha_eps=0.1) == likelihoods.NoisyDirichlet(0.1)
     assert likelihoods.build("dirclip", alpha=0.95, clip=-20.0) == likelihoods.DirClip(0.95, -20.0)
-    with pytest.raises(InputError, match=r"unknown likelihood 'catgorical'.*'categorical'"):
+    with pytest.raises(InputError, match=r"unknown likelihood 'catgorical'; did you mean categorical"):
         likelihoods.build("catgorical")
     with pytest.raises(InputError, match=r"dirclip.*alpah"):
         likelihoods.build("dirclip", alpah=0.9)

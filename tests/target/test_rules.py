@@ -115,7 +115,7 @@ def test_rules_by_the_name_a_recipe_uses():
     assert priors.build("horseshoe", 0.2).assign(Net())["stem.scale"] == priors.Horseshoe(0.2)
     for name in ("laplace", "student-t", "gaussian-fan-in"):
         assert len(priors.build(name, 0.5).assign(Net())) == 11
-    with pytest.raises(InputError, match=r"unknown prior 'gausian' \(did you mean 'gaussian'\?\)"):
+    with pytest.raises(InputError, match=r"unknown prior 'gausian'; did you mean gaussian\?"):
         priors.build("gausian")
 
 

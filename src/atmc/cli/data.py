@@ -9,6 +9,7 @@ from typing import Any
 
 from atmc.cli.console import command, emit, next_step, printable, say, table, working
 from atmc.common.errors import InputError
+from atmc.common.suggest import did_you_mean
 
 
 def data_list(*, as_json: bool) -> int:
@@ -51,11 +52,7 @@ def data_get(name: str, *, source: str | None, root: Path | None, as_json: bool)
 
     known = [info.name for info in available() if info.state != "pattern"]
     if name not in known:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        raise InputError(f"no data set is called {name!r}; {hint}")
+        raise InputError(f"no data set is called {name!r}; {did_you_mean(name, known)}")
     where = fetch(name, root, source=source, progress=_progress())
     if as_json:
         emit({"name": name, "path": None if where is None else str(where)})

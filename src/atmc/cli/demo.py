@@ -113,8 +113,8 @@ def _machine(data: ReportData, page: Path, spent: float) -> dict[str, object]:
         "runs": [
             {
                 "name": run.name,
-                "single": run.single.as_dict(),
-                "predictive": run.predictive.as_dict(),
+                "single": run.single,
+                "predictive": run.predictive,
                 "samples": run.samples,
                 "strangers": {stranger.name: stranger.auroc for stranger in run.strangers},
                 "doctor": run.findings[0].title if run.findings else None,

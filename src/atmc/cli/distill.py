@@ -6,15 +6,16 @@ import sys
 import time
 from pathlib import Path
 
-from atmc.cli.console import PATIENCE, command, emit, next_step, printable, remark, say, table
+from atmc.cli.console import PATIENCE, command, emit, next_step, printable, remark, say
 from atmc.cli.export import new_folder
+from atmc.cli.score_tables import score_table
 from atmc.common.errors import InputError
 
 
 def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.open_runs import in_python, is_regression, need_network, threads_of
+    from atmc.cli.open_runs import in_python, is_regression, threads_of
     from atmc.report.read_run import Reading, pixels
 
     reading = Reading(run)
@@ -22,7 +23,8 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
         raise InputError(
             f"{run} is a regression, and distilling is for classifiers: in Python, use {in_python(run, 'regress(x)')}"
         )
-    need_network(run, reading.run, f"distill(x).posterior.save({str(folder)!r}), with x the training inputs")
+    saved = f"distill(x).posterior.save({str(folder)!r}), with x the training inputs"
+    reading.need_network(in_python(run, saved))
     train, test = reading.examples("train"), reading.examples("test")
     began = time.monotonic()
     shown = [began]
@@ -43,15 +45,7 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
         emit({"folder": str(folder), "divergence": made.divergence, "scores": made.scores})
         return 0
     names = (("student", "the distilled network"), ("ensemble", "all samples"), ("single", "the last sample"))
-    rows = [
-        (
-            label,
-            f"{100 * made.scores[key]['accuracy']:.1f}",
-            *(f"{made.scores[key][s]:.3f}" for s in ("nll", "brier", "ece")),
-        )
-        for key, label in names
-    ]
-    table(("", "accuracy %", "NLL nats", "Brier", "ECE"), rows)
+    score_table([(label, made.scores[key]) for key, label in names])
     say(f"The distilled network is in {printable(folder)}.", folder)
     next_step(command("atmc", "predict", folder, "IMAGE.png"))
     return 0

@@ -50,7 +50,7 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     else:
         from atmc.cli.score_tables import print_scores
 
-        print_scores(result)
+        print_scores(result, "regression" if numbers else "classification")
     next_step(command("atmc", "doctor" if numbers else "report", run))
     return 0
 
@@ -60,12 +60,8 @@ def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dic
 
     probs, labels = reading.probs(split, data, device), data.labels
     result = metrics.summary(probs, labels)
-    if split == "test" and "validation" in reading.run.splits:
-        held = reading.answers("validation")
-        fitted = metrics.predictive(reading.probs("validation", held))
-        by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels)
-        scaled = metrics.scores(metrics.apply_temperature(metrics.predictive(probs), by), labels)
-        result["scaled"] = {**scaled, "temperature": by}
+    if split == "test" and (scaled := reading.scaled(metrics.predictive(probs), labels)):
+        result["scaled"] = {**scaled[0], "temperature": scaled[1]}
     return result
 
 
@@ -89,7 +85,7 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     from atmc.report.read_run import Answers, pixels
 
     known = reading.run.manifest["data"]
-    found = data.load(_brought(name, known["shape"]), split, root=reading.recipe.data.root)
+    found = data.load(_brought(name, reading.recipe.data.name, known["shape"]), split, root=reading.recipe.data.root)
     seen = Answers(found.name, found.split, found.labels.numpy(), tuple(found.classes), found.digest)
     if tuple(found.classes) == tuple(known["classes"]):
         if tuple(found.shape) != tuple(known["shape"]):
@@ -112,9 +108,9 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
     return seen, {**result, "samples": len(here)}
 
 
-def _brought(name: str, shape: Sequence[int]) -> str:
-    """A folder of pictures by the size and channels of the run where it asks for none, as sampling and predicting do;
-    any other name as it is."""
+def _brought(name: str, own: str, shape: Sequence[int]) -> str:
+    """A folder of pictures by the size, channels and crop of the run on data `own` where it asks for none, as sampling
+    and predicting do; any other name as it is."""
     from atmc.data.dataset_names import Name
 
     parts = Name.parse(name)
@@ -122,6 +118,8 @@ def _brought(name: str, shape: Sequence[int]) -> str:
         return name
     channels, height, width = shape
     run = {"size": f"{height}x{width}"} | ({"channels": str(channels)} if channels in (1, 3) else {})
+    if (home := Name.parse(own)) is not None and "crop" in home.options:
+        run["crop"] = home.options["crop"]
     more = "&".join(f"{key}={value}" for key, value in run.items() if key not in parts.options)
     return f"{name}{'&' if parts.options else '?'}{more}" if more else name
 

@@ -43,7 +43,7 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
 
     What has none, or a network that no command can make, is refused with what to write in Python.
     """
-    from atmc.cli.open_runs import check_run, in_python, is_regression, is_saved, need_network, saved_in_python
+    from atmc.cli.open_runs import check_run, in_python, is_regression, is_saved, saved_in_python
 
     check_run(run)
     goal = str(folder)
@@ -65,7 +65,7 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
     reading = Reading(run)
     if onnx and is_regression(reading.run):
         raise InputError(f"{run} is a regression, and {_CLASSES}: in Python, {in_python(run, kept)} keeps its samples")
-    need_network(run, reading.run, checked if onnx else kept)
+    reading.need_network(in_python(run, checked if onnx else kept))
     inputs = pixels(reading.examples("test"), range(8)) if onnx and reading.posterior.example is None else None
     return reading.posterior, inputs
 

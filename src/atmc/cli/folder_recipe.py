@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from atmc.cli.console import remark
 from atmc.common.errors import InputError
+from atmc.common.text import plural
 
 if TYPE_CHECKING:
     from atmc.recipe.settings import Recipe
@@ -99,7 +100,7 @@ def _check_lengths(own: Mapping[str, object], settings: Sequence[str], count: in
         shorter = f", or shorten what is not set: {sets}"
     typed = " ".join(f"--set {key}={given[key]}" for key in keys if key in given)
     raise InputError(
-        f"{typed}: {epochs} epoch{'s' * (epochs != 1)} of {count} pictures are too few for a sample, with cycles of "
+        f"{typed}: {plural(epochs, 'epoch')} of {count} pictures are too few for a sample, with cycles of "
         f"{cycle} and a burn-in of {burn_in}: set {keys[0]}={fewest} or more{shorter}"
     )
 

@@ -12,6 +12,7 @@ from atmc.cli.main import Stopped
 from atmc.common.errors import InputError
 
 if TYPE_CHECKING:
+    from atmc.data.image_decoding import View
     from atmc.engine.runner import RunResult
     from atmc.posterior import Posterior
     from atmc.recipe.settings import Recipe
@@ -44,16 +45,6 @@ def is_saved(path: Path) -> bool:
     return (path / "posterior.json").is_file()
 
 
-def need_network(path: Path, run: RunDir, call: str) -> None:
-    """Refuse a run whose network only a person's own code can make, with the `call` in Python that does the same."""
-    if run.recipe.model.name == "custom":
-        made = run.manifest.get("network", {}).get("class", "a network")
-        raise InputError(
-            f"{path} sampled {made}, a network of your own, which no command can make: in Python, use "
-            f"{in_python(path, call)}"
-        )
-
-
 def scores_next(path: Path, run: RunDir) -> str:
     """What to type or write for the scores of a run: the report, but for regressions and where nothing to score on is
     kept."""
@@ -66,19 +57,21 @@ def scores_next(path: Path, run: RunDir) -> str:
     return command("atmc", "evaluate" if is_regression(run) else "report", path)
 
 
-def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tuple[int, int, int]]:
-    """The posterior of a run directory, or a saved one, and the shape [C, H, W] of the images it takes.
+def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, View]:
+    """The posterior of a run directory, or a saved one, and how image files become the examples it takes.
 
     A regression is refused: it has no classes to name.
     """
     check_run(path)
+    from atmc.data.dataset_names import Name
+    from atmc.data.image_decoding import View
     from atmc.posterior import Posterior
 
     if is_saved(path):
         posterior = Posterior.load(path)
         if posterior.is_regression:
             raise InputError(f"{path} is of a regression: in Python, use {saved_in_python(path, 'regress(x)')}")
-        return posterior, _saved_shape(path, posterior, size)
+        return posterior, View.of(_saved_shape(path, posterior, size))
     from atmc.report.read_run import Reading
 
     reading = Reading(path)
@@ -92,7 +85,8 @@ def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, tupl
         )
     if size is not None and _sides(size) != (shape[2], shape[1]):
         raise InputError(f"--size {size}: {path} takes images of {shape[2]}x{shape[1]} alone: leave --size out")
-    return reading.posterior, (shape[0], shape[1], shape[2])
+    parts = Name.parse(reading.recipe.data.name)
+    return reading.posterior, View.of(shape, parts.real("crop", 1.0) if parts else 1.0)  # cropped as in training
 
 
 @contextmanager

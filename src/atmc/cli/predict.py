@@ -6,19 +6,30 @@ could.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atmc.cli.console import command, complain, emit, next_step, printable, say, working
-from atmc.cli.image_files import Picture, read_picture
 from atmc.common.errors import InputError
+from atmc.common.text import plural
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atmc.data.image_decoding import View
     from atmc.posterior import Posterior
     from atmc.posterior.uncertainty import Prediction
 
 AT_ONCE = 256  # images decoded and predicted together: any number of files needs the memory of these
+
+
+class Picture(NamedTuple):
+    """A decoded image as the network wants it, uint8 [C, H, W], with what had to be done to it in words."""
+
+    pixels: Tensor
+    notes: list[str]
 
 
 def predict(
@@ -36,20 +47,20 @@ def predict(
 
     place = check_device(device)
     with working(f"opening {run}"):
-        posterior, shape = open_posterior(run, size)
+        posterior, view = open_posterior(run, size)
     found: list[dict[str, Any]] = []
     for paths in _groups(images):
         pictures: list[tuple[Path, Picture]] = []
         entries: dict[Path, dict[str, Any]] = {}
-        with working(f"reading {len(paths)} file{'s' * (len(paths) != 1)}"):
+        with working(f"reading {plural(len(paths), 'file')}"):
             for path in paths:
                 try:
-                    pictures.append((path, read_picture(path, shape, invert=invert)))
+                    pictures.append((path, read_picture(path, view, invert=invert)))
                 except InputError as error:
                     entries[path] = {"file": str(path), "error": str(error)}
         if pictures:
-            many = f"{len(pictures)} image{'s' * (len(pictures) != 1)}"
-            with working(f"asking {len(posterior)} samples about {many}"), threads_of(run):
+            many = plural(len(pictures), "image")
+            with working(f"asking {plural(len(posterior), 'sample')} about {many}"), threads_of(run):
                 prediction = _ask(posterior, [picture for _, picture in pictures], place)
             for i, (path, picture) in enumerate(pictures):
                 entries[path] = _entry(path, picture, prediction, i, top)
@@ -73,6 +84,20 @@ def _groups(images: Sequence[Path]) -> Iterator[Sequence[Path]]:
         yield images[start : start + AT_ONCE]
 
 
+def read_picture(path: Path, view: View, *, invert: bool = False) -> Picture:
+    """Decode a file that was named on the command line; an `InputError` says in one line why that cannot be done."""
+    from atmc.data.image_decoding import as_example, decode
+
+    notes: list[str] = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's, of what is odd about a file and can be read
+            pixels = as_example(decode(path, view, notes=notes))
+    except MemoryError:
+        raise InputError("there is not enough memory to decode it") from None
+    return Picture(255 - pixels, [*notes, "inverted"]) if invert else Picture(pixels, notes)
+
+
 def _ask(posterior: Posterior, pictures: list[Picture], device: str | None) -> Prediction:
     import torch
 
@@ -92,7 +117,7 @@ def _entry(path: Path, picture: Picture, prediction: Prediction, i: int, top: in
         "aleatoric": float(prediction.aleatoric[i]),
         "epistemic": float(prediction.epistemic[i]),
         "agreement": float(prediction.agreement[i]),
-        "notes": list(picture.notes),
+        "notes": picture.notes,
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from atmc.cli.console import command, emit, next_step, printable, say, working
 from atmc.common.errors import InputError
+from atmc.common.text import plural
 
 
 def report(
@@ -30,7 +31,7 @@ def report(
     if figures is not None and figures.exists() and not figures.is_dir():
         raise InputError(f"--figures {figures} is a file: name a folder")
     typed = command("atmc", "report", *runs, *(word for kind in strangers for word in ("--ood", kind)))
-    with working(f"reading {len(runs)} run{'s' * (len(runs) != 1)} and drawing"):
+    with working(f"reading {plural(len(runs), 'run')} and drawing"):
         for run in runs:
             if Manifest.exists(run) and is_regression(opened := RunDir.open(run)):
                 raise InputError(f"{run} is a regression, and reports are for classifiers: {scores_next(run, opened)}")

@@ -10,6 +10,7 @@ from atmc.cli.console import command, emit, next_step, printable, say, working
 from atmc.cli.folder_recipe import PREFIX, recipe_for
 from atmc.cli.main import DONE, INTERRUPTED, OUT_OF_TIME, Told
 from atmc.common.errors import InputError
+from atmc.common.text import plural
 
 if TYPE_CHECKING:
     from atmc.engine.runner import RunResult
@@ -85,7 +86,7 @@ def finish(result: RunResult, folder: Path, as_json: bool) -> int:
         emit({"status": result.status, "run": str(folder), "samples": samples})
         return code
     go_on = command("atmc", "sample", folder)
-    count = f"{samples} sample{'s' * (samples != 1)}"
+    count = plural(samples, "sample")
     if result.status == "done":
         say(f"Done: {count} in {printable(folder)}.", folder)
         next_step(command("atmc", "report", folder))

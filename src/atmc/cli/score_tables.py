@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atmc.cli.console import table, width
+from atmc.posterior.metric_entries import Task, columns
 
 if TYPE_CHECKING:
     from atmc.report.report_data import ReportData
 
 
-SHORT = ("Setup", "T", "Augm.", "Acc. %", "NLL", "Brier", "ECE", "K", "Epochs", "Time")
 ROOM = 96  # columns of a terminal that take the whole table; below, epochs and time are left to the report
 
 
@@ -19,20 +20,16 @@ def print_table(data: ReportData) -> None:
     from atmc.report import table as rows_of
 
     rows = rows_of.rows(data.runs)
-    best = rows_of.best(rows)
-    shown = len(SHORT) if width() >= ROOM else len(SHORT) - 2
-    strong = []
-    for row in rows:
-        marks = [False] * len(SHORT)
-        for at, score in enumerate(rows_of.SCORES, start=3):
-            marks[at] = rows_of.is_best(row, score, best)
-        strong.append(marks[:shown])
+    bests = rows_of.best(rows)
+    short = ("Setup", "T", "Augm.", *(metric.short or metric.label for metric in columns()), "K", "Epochs", "Time")
+    shown = len(short) if width() >= ROOM else len(short) - 2
+    strong = [[i in rows_of.winners(row, bests) for i in range(shown)] for row in rows]
     named = zip(rows, rows_of.setups(rows), strict=True)
     cells = [(setup, *rows_of.cells(row)[1:shown]) for row, setup in named]
-    table(SHORT[:shown], cells, strong)
+    table(short[:shown], cells, strong)
 
 
-def print_scores(summary: dict[str, Any]) -> None:
+def print_scores(summary: dict[str, Any], task: Task) -> None:
     """Single sample and predictive of one run, side by side."""
     samples = summary["samples"]
     lines = [("last sample", summary["single"])]
@@ -40,17 +37,11 @@ def print_scores(summary: dict[str, Any]) -> None:
         lines.append((f"predictive of {samples} samples", summary["predictive"]))
     if "scaled" in summary:
         lines.append(("predictive, temperature-scaled on validation", summary["scaled"]))
-    names = [("accuracy", "accuracy %"), ("nll", "NLL nats"), ("brier", "Brier"), ("ece", "ECE")]
-    if "rmse" in summary["single"]:
-        names = [("rmse", "RMSE"), ("nll", "NLL nats"), ("coverage90", "in 90 % interval %")]
-    percent = ("accuracy", "coverage90")
-    rows = []
-    for label, scores in lines:
-        cells = [f"{100 * scores[key]:.1f}" if key in percent else _digits(scores[key], key) for key, _ in names]
-        rows.append((label, *cells))
-    table(("", *(heading for _, heading in names)), rows)
+    score_table(lines, task)
 
 
-def _digits(value: float, name: str) -> str:
-    # An error is in the units of the targets, which may be any: three digits of it, wherever they are.
-    return f"{value:.3g}" if name == "rmse" else f"{value:.3f}"
+def score_table(lines: Sequence[tuple[str, Mapping[str, float]]], task: Task = "classification") -> None:
+    """A line for each set of scores, a column for each metric."""
+    shown = columns(task)
+    rows = [(label, *(metric.shown(scores.get(metric.name)) for metric in shown)) for label, scores in lines]
+    table(("", *(f"{metric.label} {metric.unit}".strip() for metric in shown)), rows)

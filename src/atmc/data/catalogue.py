@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from atmc.common.errors import InputError, RunError
+from atmc.common.suggest import did_you_mean
 from atmc.data import digits, synthetic
 from atmc.data.checked_files import Progress, faults, silent
 from atmc.data.dataset import DatasetInfo, ImageData, default_root
-from atmc.data.dataset_names import FAMILIES, Name, nearest
+from atmc.data.dataset_names import FAMILIES, Name
 from atmc.data.fetch import cifar10, mnist
 from atmc.data.folder import FolderSource
 from atmc.data.shards import ShardSource
@@ -138,7 +139,7 @@ def _family(name: str) -> Name:
     parts = Name.parse(name)
     if parts is None:
         known = (*NAMED, *(f"{family}:" for family in FAMILIES))
-        raise InputError(f"unknown data set {name!r}{nearest(name, known)}; known are {', '.join(known)}")
+        raise InputError(f"unknown data set {name!r}; {did_you_mean(name, known)}")
     return parts
 
 

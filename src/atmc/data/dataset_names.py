@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from atmc.common.errors import InputError
+from atmc.common.suggest import did_you_mean
 
 FAMILIES = {
     "folder": ("size", "channels", "crop", "stream"),
@@ -16,12 +15,6 @@ FAMILIES = {
 }
 # A glob may hold question marks of its own: options begin at one that is followed by a word and an equals sign.
 _GRAMMAR = re.compile(r"(?P<family>[a-z]+)(?::(?P<rest>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt word, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Name:
                 continue
             known = FAMILIES[match["family"]]
             if key not in known:
-                raise InputError(f"{name}: unknown option {key!r}{nearest(key, known)}; known are {', '.join(known)}")
+                raise InputError(f"{name}: unknown option {key!r}; {did_you_mean(key, known)}")
             options[key] = value
         return cls(name, match["family"], match["rest"] or "", options)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from atmc.common.errors import InputError
-from atmc.data.image_decoding import SUFFIXES, View, unreadable
+from atmc.data.image_decoding import SUFFIXES, View, naming, upright_size
 from atmc.data.streamed_source import Encoded
 
 TEST_NAMES = ("test", "val", "validation")
@@ -85,20 +85,12 @@ def _is_test(folder: str, file: Path) -> bool:
 
 def _common_size(files: list[Path]) -> tuple[int, int]:
     """The size all training pictures share, or a square of their median shorter side, at most 224."""
-    from PIL import Image
-
-    sizes = set()
-    shorter = []
+    sizes = []
     for file in files:
-        try:
-            with Image.open(file) as picture:
-                sizes.add((picture.height, picture.width))
-                shorter.append(min(picture.size))
-        except PermissionError as error:
-            raise InputError(f"{file} cannot be read: {error.strerror}") from error
-        except Exception as error:  # decoders meet damaged bytes here and raise almost anything
-            raise unreadable(file, error, file.stat().st_size) from error
-    if len(sizes) == 1:
-        return sizes.pop()
-    side = min(LARGEST_SIDE, int(np.median(shorter)))
+        with naming(file):
+            sizes.append(upright_size(file))
+    if len(set(sizes)) == 1:
+        width, height = sizes[0]
+        return height, width
+    side = min(LARGEST_SIDE, int(np.median([min(size) for size in sizes])))
     return side, side

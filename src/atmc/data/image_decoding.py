@@ -1,10 +1,19 @@
-"""Image files to bytes of one size. Pillow is imported by the functions that decode, not by importing this."""
+"""Image files to bytes of one size: the one decoder, for training, evaluation and `atmc predict` alike.
+
+A file can be anything, so nothing is assumed: it must be a regular file (a pipe would hang), of a raster format that
+Pillow decodes by itself (PostScript would start another program), with a bounded number of pixels, checked before a
+single one is decoded (a few kilobytes can unfold into gigabytes). Pillow is imported by the functions that decode.
+"""
 
 from __future__ import annotations
 
 import io
 import math
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +28,17 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".gif", ".tif", ".tiff")
+# Raster formats that Pillow reads in-process. Left out on purpose: EPS, which runs Ghostscript.
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000", "PPM", "ICO", "TGA", "PCX", "SGI", "QOI")
+MAX_PIXELS = 100_000_000
+TOO_LARGE = f"it has more pixels than the limit of {MAX_PIXELS // 1_000_000} megapixels; make it smaller first"
+MAX_BYTES = 1 << 30
+ORIENTATION = 0x0112  # the EXIF tag: cameras store what they saw and note how they were held
 Box = tuple[float, float, float, float]
+
+
+class Unreadable(InputError):
+    """What is wrong with a picture; it has no name yet."""
 
 
 @dataclass(frozen=True)
@@ -31,82 +50,198 @@ class View:
     channels: int = 3
     crop: float = 1.0
 
+    @classmethod
+    def of(cls, shape: tuple[int, ...], crop: float = 1.0) -> View:
+        """The view that gives examples of `shape` [C, H, W]."""
+        if len(shape) != 3 or shape[0] not in (1, 3):
+            raise InputError(f"a picture has 1 (grey) or 3 (colour) channels and cannot become one of shape {shape}")
+        return cls(shape[1], shape[2], shape[0], crop)
+
     @property
     def shape(self) -> tuple[int, int, int]:
         return (self.channels, self.height, self.width)
 
 
-def decode(data: bytes, where: str, view: View, words: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
-    """The picture in `data` as [H, W, C]: its middle, or with random `words` the crop and flip they stand for.
+def decode(
+    source: bytes | Path, view: View, words: tuple[int, int] | None = None, notes: list[str] | None = None
+) -> npt.NDArray[np.uint8]:
+    """The picture as [H, W, C]: its middle, or with random `words` the crop and flip they stand for.
 
-    The middle is the largest window of the view's proportions, times `view.crop`; a picture that already has the size
-    comes out untouched. What cannot be decoded is an InputError that names `where`.
+    Transparency is laid on white; only the first frame of an animation counts; wide pixels keep their scale (65535
+    becomes 255); the picture is turned as its EXIF tag says. The middle is the largest window of the view's
+    proportions, times `view.crop`; a picture that already has the size comes out untouched. What had to be done is
+    added to `notes`. What cannot be decoded is `Unreadable`, which says why; the caller knows the name (`naming`).
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise InputError("image files need pillow: pip install 'atmc[cli]'") from error
-    try:
-        with Image.open(io.BytesIO(data)) as opened:
-            picture = _upright(opened)
-            box = middle(picture.size, view) if words is None else random_box(picture.size, view, words)
-            pixels = _cut(picture, view, box, reduce=words is not None)
-    except MemoryError:
-        raise
-    except Exception as error:  # decoders meet damaged bytes here and raise almost anything
-        raise unreadable(where, error, len(data)) from error
+    with _opened(source) as opened:
+        if notes is not None and getattr(opened, "is_animated", False):
+            notes.append(f"animated: the first of {getattr(opened, 'n_frames', 'several')} frames")
+        if words is None or opened.format not in ("JPEG", "MPO"):  # a crop needs those at a fraction of their size
+            opened.load()
+            _check_pixels(opened)  # some formats know only now
+        picture = _upright(opened)
+        done = [] if picture.size == opened.size else ["turned upright"]
+        box = middle(picture.size, view) if words is None else random_box(picture.size, view, words)
+        pixels = _cut(picture, view, box, words is not None, opened.format, done)
+    if notes is not None:
+        notes += done
     return np.ascontiguousarray(pixels[:, ::-1]) if words is not None and words[0] & 1 else pixels
 
 
-def unreadable(where: object, error: Exception, size: int) -> InputError:
-    """What to say of a file of `size` bytes that a decoder gave up on: why, and nothing of the program's insides."""
-    from PIL import Image, UnidentifiedImageError
-
-    said = " ".join(str(error).split())[:120]
-    if size == 0:
-        why = "it is empty"
-    elif isinstance(error, UnidentifiedImageError):  # whose own words are the address of a buffer in memory
-        why = "in no known format"
-    elif isinstance(error, Image.DecompressionBombError):
-        why = "it has too many pixels"
-    else:
-        why = f"damaged, or cut off: {said or type(error).__name__}"
-    return InputError(f"{where} is no readable image ({why}): mend it or take it away")
+def read_image(path: Path | str, shape: tuple[int, ...]) -> Tensor:
+    """One image file as the uint8 example [C, H, W] a data set of this shape would hold, for predictions."""
+    view = View.of(shape)
+    with naming(path):
+        return as_example(decode(Path(path), view))
 
 
-def _cut(picture: Image, view: View, box: Box, reduce: bool) -> npt.NDArray[np.uint8]:
+def as_example(pixels: npt.NDArray[np.uint8]) -> Tensor:
+    """Decoded pixels [H, W, C] as a tensor [C, H, W]."""
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def upright_size(path: Path) -> tuple[int, int]:
+    """Width and height of a picture as it is to be seen, without decoding it."""
+    with _opened(path) as opened:
+        turned = opened.getexif().get(ORIENTATION, 1) >= 5 and opened.format != "TIFF"  # where Pillow has done it
+        return (opened.height, opened.width) if turned else opened.size
+
+
+@contextmanager
+def naming(where: object) -> Iterator[None]:
+    """What is wrong with a picture, with its name and what to do."""
+    try:
+        yield
+    except Unreadable as error:
+        raise InputError(f"{where} is no readable image ({error}): fix or remove the file") from error
+
+
+@contextmanager
+def _opened(source: bytes | Path) -> Iterator[Image]:
+    """An image file, and one line of whatever its decoder raises, while opening it or later."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise InputError("image files need Pillow: pip install 'atmc[cli]'") from error
+    if isinstance(source, Path):
+        _check_file(source)
+    elif not source:
+        raise Unreadable("it is empty")
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_formats()) as opened:
+            _check_pixels(opened)
+            yield opened
+    except (Unreadable, MemoryError):
+        raise
+    except UnidentifiedImageError:  # whose own words are the address of a buffer in memory
+        raise Unreadable(f"not in a known image format: {', '.join(FORMATS[:7])}, …") from None
+    except Image.DecompressionBombError:
+        raise Unreadable(TOO_LARGE) from None
+    except Exception as error:  # decoders meet hostile bytes here and raise almost anything
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise Unreadable(f"damaged, or cut off: {reason}") from error
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Those that this Pillow knows: AVIF came with 11.3, and one that it does not know makes it fail on every file."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def _check_file(path: Path) -> None:
+    try:
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):  # to open a pipe would wait for its writer
+            path.open("rb").close()
+    except FileNotFoundError:
+        raise Unreadable("no such file") from None
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise Unreadable("is a folder; name the image files in it, for example with a *")
+    if not stat.S_ISREG(status.st_mode):
+        raise Unreadable("is not a regular file")
+    if status.st_size == 0:
+        raise Unreadable("it is empty")
+    if status.st_size > MAX_BYTES:
+        raise Unreadable(f"has {status.st_size / 1e9:.1f} GB; the limit is {MAX_BYTES / 1e9:.1f} GB")
+
+
+def _check_pixels(picture: Image) -> None:
+    if math.prod(picture.size) > MAX_PIXELS:
+        raise Unreadable(TOO_LARGE)
+
+
+def _upright(picture: Image) -> Image:
+    """The picture turned as its EXIF tag says."""
+    from PIL import ImageOps
+
+    if picture.getexif().get(ORIENTATION, 1) == 1:
+        return picture
+    return ImageOps.exif_transpose(picture)
+
+
+def _cut(
+    picture: Image, view: View, box: Box, reduce: bool, kind: str | None, notes: list[str]
+) -> npt.NDArray[np.uint8]:
     from PIL.Image import Resampling
 
     mode = "RGB" if view.channels == 3 else "L"
+    width, height = picture.size
     if reduce:
         # A JPEG can be decoded at a fraction of its size; ask for no less than the crop needs.
-        width, height = picture.size
         need = (math.ceil(view.width * width / (box[2] - box[0])), math.ceil(view.height * height / (box[3] - box[1])))
         picture.draft(mode, need)
         x, y = picture.size[0] / width, picture.size[1] / height
         box = (box[0] * x, box[1] * y, box[2] * x, box[3] * y)
-    if picture.mode.startswith("I;16"):
-        picture = picture.point(lambda value: value / 257, "L")  # 65535 becomes 255
-    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
-        picture = _on_white(picture)
-    cut = picture.convert(mode).resize((view.width, view.height), Resampling.BILINEAR, box=box)
+    flat = _flattened(picture, mode, kind, notes)
+    if (width, height) != (view.width, view.height):
+        notes.append(f"scaled from {width} × {height}")
+        if max(width * view.height, height * view.width) > 4 * min(width * view.height, height * view.width):
+            notes.append("long and thin: only its middle is used")
+    cut = flat.resize((view.width, view.height), Resampling.BILINEAR, box=box)
     return np.array(cut, dtype=np.uint8).reshape(view.height, view.width, view.channels)
 
 
-def _upright(picture: Image) -> Image:
-    """The picture turned as its EXIF tag says: cameras store what they saw and note how they were held."""
-    from PIL import ImageOps
+def _flattened(picture: Image, mode: str, kind: str | None, notes: list[str]) -> Image:
+    """To 8-bit grey or colour, without transparency: as it would look on a page."""
+    from PIL import Image
 
-    turned = picture.getexif().get(0x0112, 1) != 1
-    return ImageOps.exif_transpose(picture) if turned else picture
+    if picture.mode.startswith("I") or picture.mode == "F":
+        picture = _eight_bits(picture, kind, notes)
+    if picture.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in picture.info:
+        alpha = picture.convert("RGBA")
+        if alpha.getchannel("A").getextrema() != (255, 255):
+            notes.append("transparent: laid on white")
+        picture = Image.alpha_composite(Image.new("RGBA", alpha.size, "white"), alpha)
+    try:
+        return picture.convert(mode)
+    except ValueError:
+        return picture.convert("RGB").convert(mode)
 
 
-def _on_white(picture: Image) -> Image:
-    """The picture without its transparency, as it would look on a page."""
-    from PIL import Image as pillow
+def _eight_bits(picture: Image, kind: str | None, notes: list[str]) -> Image:
+    """16-bit, 32-bit and floating pixels by their own full scale: that of their type, not of the brightest pixel."""
+    from PIL import Image
 
-    see_through = picture.convert("RGBA")
-    return pillow.alpha_composite(pillow.new("RGBA", see_through.size, "white"), see_through)
+    values = np.asarray(picture, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise Unreadable("it has pixels that are not numbers")
+    low, high = float(values.min()), float(values.max())
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and kind in ("PNG", "PPM")):  # which have no wider ones
+        full, said = 65535.0, "16 bit"
+    elif picture.mode == "F" and low >= 0 and high <= 1:
+        full, said = 1.0, "floating point from 0 to 1"
+    elif low >= 0 and high <= 255:
+        full, said = 255.0, "wide pixels from 0 to 255"
+    elif low >= 0 and high <= 65535:
+        full, said = 65535.0, "16 bit"
+    else:
+        raise Unreadable(f"it has values from {low:g} to {high:g}; save it with 8 or 16 bits per channel")
+    notes.append(f"{said}: brought to 8 bit")
+    return Image.fromarray(np.rint(values * (255 / full)).astype(np.uint8))
 
 
 def middle(size: tuple[int, int], view: View) -> Box:
@@ -127,15 +262,3 @@ def random_box(size: tuple[int, int], view: View, words: tuple[int, int]) -> Box
     width, height = min(math.sqrt(whole * ratio), size[0]), min(math.sqrt(whole / ratio), size[1])
     left, top = (size[0] - width) * ((b >> 32) / 2**32), (size[1] - height) * ((b & 0xFFFFFFFF) / 2**32)
     return (left, top, left + width, top + height)
-
-
-def read_image(path: Path | str, shape: tuple[int, ...]) -> Tensor:
-    """One image file as the uint8 example [C, H, W] a data set of this shape would hold, for predictions."""
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise InputError(f"{path}: a picture cannot become an example of shape {shape}")
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    pixels = decode(data, str(path), View(shape[1], shape[2], shape[0]))
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()

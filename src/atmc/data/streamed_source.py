@@ -16,7 +16,7 @@ from atmc.common.errors import InputError
 from atmc.data import epoch_order
 from atmc.data.augment import crop_flip, parse_augment
 from atmc.data.dataset import ImageData, channel_statistics, digest_of
-from atmc.data.image_decoding import View, decode
+from atmc.data.image_decoding import View, decode, naming
 
 IN_MEMORY = 8 << 30  # bytes above which a data set is to be streamed
 # The usual statistics of photographs (ImageNet's training set), for sets too large to be read through first.
@@ -122,7 +122,8 @@ class Encoded(Source):
 
     def read(self, index: int, words: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
         data, where = self.raw(index)
-        return decode(data, where, self.view, words)
+        with naming(where):
+            return decode(data, self.view, words)
 
 
 class ArraySource(Source):

@@ -207,18 +207,15 @@ def _steps_per_epoch(run: RunDir) -> float:
 def stored_labels(run: RunDir, split: str) -> Any:
     """Labels of a split, in the order of the stored predictions: as the run kept them, or (it may be older than that)
     from the data set itself; None where that is not at hand."""
-    from atmc.engine.run_data import load_data
+    from atmc.engine.run_data import load_split
 
     kept = run.labels(split)
     if kept is not None:
         return kept.numpy()
     try:
-        recipe = replace(run.recipe, run=replace(run.recipe.run, evaluate=[split]))
-        data = load_data(recipe).evaluate[split]
+        return load_split(run, split).labels.numpy()
     except (InputError, OSError, KeyError):
         return None
-    known = (run.manifest.get("data") or {}).get("digests", {}).get(split)
-    return data.labels.numpy() if known in (None, data.digest) else None
 
 
 def _median(rows: Any, name: str) -> float:

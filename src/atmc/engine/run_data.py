@@ -1,8 +1,8 @@
 """The examples of a run: what is learned from, what is held out, and what is evaluated."""
 
 import copy
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from atmc import data
 from atmc.common.errors import InputError
 from atmc.data import ImageData, Source
 from atmc.recipe.settings import Recipe
+
+if TYPE_CHECKING:
+    from atmc.storage.run_directory import RunDir
 
 Examples = ImageData | Source
 
@@ -50,6 +53,15 @@ def load_data(recipe: Recipe) -> RunData:
         else:
             splits[split] = _get(section.name, split, section.root)
     return RunData(whole, splits)
+
+
+def load_split(run: "RunDir", split: str) -> Examples:
+    """A split of the data of a run directory, read anew and checked to be what the run saw."""
+    found = load_data(replace(run.recipe, run=replace(run.recipe.run, evaluate=[split]))).evaluate[split]
+    known = (run.manifest.get("data") or {}).get("digests", {}).get(split)
+    if known not in (None, found.digest):
+        raise InputError(f"the {split} images of {found.name} are no longer those that {run.path} was run with")
+    return found
 
 
 def _get(name: str, split: str, root: str | None) -> Examples:

@@ -8,11 +8,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from atmc.data import eval_batches
 from atmc.engine.run_data import Examples
+
+SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 class Evaluator:
@@ -66,7 +69,9 @@ class Evaluator:
         if self.likelihood.task != "classification":
             error = (probs - labels.to(probs.dtype).reshape(probs.shape)).double()
             return {"rmse": math.sqrt(float(error.square().mean()))}
-        chosen = probs.double().gather(1, labels[:, None].long()).clamp_min(torch.finfo(torch.float64).tiny)
+        # As `posterior.metrics` defines them, which the engine may not import. A zero is read as the smallest number
+        # that the file of float32 can hold, so that evaluation finds the same NLL.
+        chosen = probs.double().gather(1, labels[:, None].long()).clamp_min(SMALLEST)
         return {
             "accuracy": float((probs.argmax(1) == labels).double().mean()),
             "nll": float(-chosen.log().mean()),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from atmc.common.errors import InputError
 from atmc.recipe.settings import Recipe, ScheduleSection
+from atmc.samplers.cyclic_cosine import cosine_fall, warmup_rise
 
 StepsFor = Callable[[float], int]
 
@@ -107,11 +108,6 @@ def _phase(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) 
     return (t - starts[which]) / length[which]
 
 
-def _descent(phase: Tensor, hold: float) -> Tensor:
-    """Half a cosine from 1 down to 0 over the phases from `hold` to 1, and 1 before."""
-    return 0.5 * (1 + torch.cos(math.pi * ((phase - hold) / (1 - hold)).clamp(min=0.0)))
-
-
 def _explores(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
     """For each step whether it belongs to the part of a cycle that explores, at T = 0, and gives no samples."""
     if plan.temperature_schedule != "explore":
@@ -122,9 +118,9 @@ def _explores(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFo
 def _factor(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
     t = torch.arange(steps, dtype=torch.float64)
     if plan.kind == "cyclic":
-        factor = _descent(_phase(plan, steps, ends, since), plan.hold_fraction)  # Sect. 5 of the paper
+        factor = cosine_fall(_phase(plan, steps, ends, since), plan.hold_fraction)  # Sect. 5 of the paper
     elif plan.kind == "cosine":
-        factor = _descent(t / steps, plan.hold_fraction)
+        factor = cosine_fall(t / steps, plan.hold_fraction)
     elif plan.kind == "step":
         passed = sum(((t >= since(milestone)).double() for milestone in plan.milestones), torch.zeros_like(t))
         factor = torch.full_like(t, plan.gamma) ** passed
@@ -132,14 +128,14 @@ def _factor(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor)
         factor = torch.ones_like(t)
     factor = factor.clamp(min=plan.lr_floor)
     if plan.warmup_epochs:
-        factor = factor * ((t + 1) / since(plan.warmup_epochs)).clamp(max=1.0)
+        factor = factor * warmup_rise(t, since(plan.warmup_epochs))
     if plan.cycle_warmup_epochs:
         # A cycle ends in a place as sharp as its last, small steps allow, and thermostats that do not follow the step
         # size have unlearned the noise of large ones. Full steps at once have thrown out chains that are otherwise
         # stable.
         starts = torch.tensor([0, *ends[:-1]], dtype=torch.float64)
         which = torch.bucketize(t, torch.tensor(ends, dtype=torch.float64), right=True)
-        factor = factor * ((t - starts[which] + 1) / since(plan.cycle_warmup_epochs)).clamp(max=1.0)
+        factor = factor * warmup_rise(t - starts[which], since(plan.cycle_warmup_epochs))
     return factor
 
 

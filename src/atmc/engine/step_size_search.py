@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from atmc.data import DeviceStore, ImageData
 from atmc.data.choose_batches import fits
+from atmc.nn.measurements import norm, power_iteration
 
 STEPS = 300  # of the walk, at most; and at most EPOCHS epochs
 EPOCHS = 20
@@ -112,22 +113,18 @@ class _Walker:
         """The largest curvature λ of U/N here, by power iteration on differences of the gradient."""
         index = torch.randperm(len(self.data), generator=self.generator)[: min(EXAMPLES, len(self.data))]
         _, here = self._gradient(index)
-        size = math.sqrt(sum(float(p.detach().double().square().sum()) for p in self.params))
-        tiny = 1e-3 * max(size, 1e-3)
-        along = [torch.randn(p.shape, generator=self.generator).to(p) for p in self.params]
-        found = 0.0
-        for _ in range(LOOKS):
-            norm = math.sqrt(sum(float(v.double().square().sum()) for v in along))
-            if not 0 < norm < math.inf:
-                break
-            torch._foreach_mul_(along, 1 / norm)
+        tiny = 1e-3 * max(norm([p.detach() for p in self.params]), 1e-3)
+
+        def times(along: list[Tensor]) -> list[Tensor]:
             with torch.no_grad():
                 torch._foreach_add_(self.params, along, alpha=tiny)
             _, there = self._gradient(index)
             with torch.no_grad():
                 torch._foreach_sub_(self.params, along, alpha=tiny)
-            along = [(b - a) / (tiny * len(self.data)) for a, b in zip(here, there, strict=True)]
-            found = math.sqrt(sum(float(v.double().square().sum()) for v in along))
+            return [(b - a) / (tiny * len(self.data)) for a, b in zip(here, there, strict=True)]
+
+        start = [torch.randn(p.shape, generator=self.generator).to(p) for p in self.params]
+        found = norm(power_iteration(times, start, LOOKS)[1])
         return found if 0 < found < math.inf else 1e-12
 
     def variance(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,28 @@ def signals(model: ResNet | ResNetPP, x: Tensor, labels: Tensor) -> list[BlockSi
     return rows
 
 
+def power_iteration(
+    times: Callable[[list[Tensor]], list[Tensor]], start: list[Tensor], rounds: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The last unit vector v and H v, for a symmetric H that `times` multiplies by; from a `start` of any length.
+
+    v turns to the eigenvector of largest magnitude. It stops early where H v is 0 or not finite.
+    """
+    unit, product = start, start
+    for _ in range(rounds):
+        length = norm(product)
+        if not 0 < length < math.inf:
+            break
+        unit = torch._foreach_mul(product, 1 / length)  # type: ignore[assignment]
+        product = times(unit)
+    return unit, product
+
+
+def norm(vector: Sequence[Tensor]) -> float:
+    """The Euclidean length of a vector in parts, in float64."""
+    return math.sqrt(sum(float(v.double().square().sum()) for v in vector))
+
+
 def top_eigenvalue(
     loss: Callable[[], Tensor], params: Sequence[Tensor], iterations: int = 20, generator: torch.Generator | None = None
 ) -> float:
@@ -49,16 +72,13 @@ def top_eigenvalue(
     grads = torch.autograd.grad(loss(), params, create_graph=True)
 
     def iterate(shift: float) -> float:
-        vector = [torch.randn(param.shape, generator=generator).to(param) for param in params]
-        value = 0.0
-        for _ in range(iterations):
-            norm = torch.stack([v.square().sum() for v in vector]).sum().sqrt()
-            vector = [v / norm for v in vector]
+        def times(vector: list[Tensor]) -> list[Tensor]:
             product = torch.autograd.grad(grads, params, vector, retain_graph=True)
-            shifted = [p.detach() + shift * v for p, v in zip(product, vector, strict=True)]
-            value = torch.stack([(v * s).sum() for v, s in zip(vector, shifted, strict=True)]).sum().item()
-            vector = shifted
-        return value - shift
+            return [p.detach() + shift * v for p, v in zip(product, vector, strict=True)]
+
+        start = [torch.randn(param.shape, generator=generator).to(param) for param in params]
+        unit, product = power_iteration(times, start, iterations)
+        return sum(float((u * p).double().sum()) for u, p in zip(unit, product, strict=True)) - shift
 
     value = iterate(0.0)
     return value if value >= 0 else iterate(-value)

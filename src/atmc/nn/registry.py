@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import Any
 
 from torch import nn
 
 from atmc.common.errors import InputError
+from atmc.common.suggest import did_you_mean
 from atmc.nn.mlp import MLP
 from atmc.nn.resnet import ResNet
 from atmc.nn.resnet_frn import ResNetFRN
@@ -30,7 +30,7 @@ FROM_DATA = ("classes", "in_channels", "image_size")
 def build(name: str, **options: Any) -> nn.Module:
     """The network of that name. An option that is None keeps its default; unknown names and options are errors."""
     if name not in NETWORKS:
-        raise InputError(f"unknown network {name!r}: {_nearest(name, list(NETWORKS))}")
+        raise InputError(f"unknown network {name!r}; {did_you_mean(name, NETWORKS)}")
     network = NETWORKS[name]
     known = list(inspect.signature(network).parameters)
     options = {key: value for key, value in options.items() if value is not None}
@@ -40,13 +40,8 @@ def build(name: str, **options: Any) -> nn.Module:
         if key in FROM_DATA:
             del options[key]
             continue
-        raise InputError(f"network {name!r} has no option {key!r}: {_nearest(key, known)}")
+        raise InputError(f"network {name!r} has no option {key!r}; {did_you_mean(key, known)}")
     try:
         return network(**options)
     except (TypeError, ValueError) as error:
         raise InputError(f"network {name!r}: {error}") from error
-
-
-def _nearest(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(known)}"

@@ -4,7 +4,8 @@ Everything takes stored probabilities as NumPy arrays (or tensors) and needs not
 recompute a published figure from its `.npz`. Probabilities `[N, C]` belong to one predictor; `[K, N, C]` to K posterior
 samples, whose *predictive* is the average of the probabilities p̄ = Σ_k w_k p_k, never of logits or of scores.
 
-The calibration and ranking measures live in `calibration` and `detection`; this module names them too.
+The calibration and ranking measures live in `calibration` and `ood_detection`; this module names them too. What is
+registered below as a `Metric` is what `atmc evaluate`, tables, reports and their JSON list.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from atmc.posterior.calibration import (
     temperature_scale,
     wilson,
 )
+from atmc.posterior.metric_entries import Metric, entries, register, summary_of
 from atmc.posterior.ood_detection import RiskCoverage, aupr, auroc, detection, fpr_at_95, risk_coverage, selective
 
 __all__ = [
@@ -111,6 +113,13 @@ def brier(probs: Any, labels: Any) -> float:
     return float(((p * p).sum(axis=1) - 2.0 * own + 1.0).mean())
 
 
+register(Metric("accuracy", "Accuracy", accuracy, better="higher", unit="%", digits=".1f", short="Acc. %"))
+register(Metric("nll", "NLL", nll, unit="nats", takes_log=True))
+register(Metric("brier", "Brier", brier))
+register(Metric("ece", "ECE", ece))  # 15 bins of equal width
+register(Metric("top5", "Top-5", top_k, better="higher", unit="%", digits=".1f", in_tables=False, least_classes=6))
+
+
 def predictive(probs: Any, weights: Any = None) -> Floats:
     """p̄ = Σ_k w_k p_k `[N, C]` in float64 from `[K, N, C]`, one sample in memory at a time."""
     array = check_samples(probs)
@@ -122,17 +131,15 @@ def predictive(probs: Any, weights: Any = None) -> Floats:
 
 
 def scores(probs: Any, labels: Any, floor: float | None = None) -> dict[str, float]:
-    """Accuracy, NLL, Brier, ECE (15 bins of equal width), and top-5 where there are more than five classes.
+    """Every registered metric of a classifier, by name: accuracy, NLL, Brier, ECE, and top-5 above five classes.
 
     `floor` overrides the smallest probability that the NLL reads (for averages of float16 numbers kept in float64).
     """
     p = check_probs(probs)
     y = check_labels(labels, *p.shape)
-    own = np.maximum(p[np.arange(y.size), y], floor_of(to_numpy(probs)) if floor is None else floor)
-    found = {"accuracy": accuracy(p, y), "nll": float(-np.log(own).mean()), "brier": brier(p, y), "ece": ece(p, y)}
-    if p.shape[1] > 5:
-        found["top5"] = top_k(p, y, 5)
-    return found
+    lifted = np.maximum(p, floor_of(to_numpy(probs)) if floor is None else floor)
+    chosen = [metric for metric in entries("classification") if p.shape[1] >= metric.least_classes]
+    return {metric.name: float(metric.of(lifted if metric.takes_log else p, y)) for metric in chosen}
 
 
 def summary(probs: Any, labels: Any, weights: Any = None) -> dict[str, Any]:
@@ -147,12 +154,7 @@ def summary(probs: Any, labels: Any, weights: Any = None) -> dict[str, Any]:
     w = check_weights(weights, array.shape[0])
     floor = floor_of(array)
     each = [scores(sample, y, floor) for sample in each_sample(array)]
-    return {
-        "single": each[-1],
-        "predictive": scores(predictive(array, w), y, floor),
-        "samples": int(array.shape[0]),
-        "mean_single": {name: float(np.dot(w, [e[name] for e in each])) for name in each[0]},
-    }
+    return summary_of(each, scores(predictive(array, w), y, floor), w)
 
 
 def growing(

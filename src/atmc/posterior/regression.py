@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from atmc.common.errors import InputError
 from atmc.common.text import plural
 from atmc.posterior.arrays import check_weights, to_numpy
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
+from atmc.posterior.metric_entries import Metric, entries, register, summary_of
 
 if TYPE_CHECKING:
     from atmc.posterior.posterior import Posterior
@@ -131,12 +132,46 @@ def summary(outputs: Any, targets: Any, scale: float, weights: Any = None) -> di
         raise InputError("the targets hold NaN or infinite values")
     w = check_weights(weights, len(f))
     each = [_scores(one[None], y, scale, np.ones(1)) for one in f]
-    return {
-        "single": each[-1],
-        "predictive": _scores(f, y, scale, w),
-        "samples": len(f),
-        "mean_single": {name: float(np.dot(w, [e[name] for e in each])) for name in each[0]},
-    }
+    return summary_of(each, _scores(f, y, scale, w), w)
+
+
+class Mixture(NamedTuple):
+    """The predictive of some examples, and what is true: what a metric of a regression is computed from, in float64."""
+
+    outputs: Tensor  # [K, n, numbers of one example]
+    targets: Tensor  # [n, numbers of one example]
+    scale: float  # σ
+    weights: Tensor  # [K], with the sum 1
+
+    @property
+    def z(self) -> Tensor:
+        """The targets' distance from each sample's outputs, in units of σ."""
+        return (self.targets - self.outputs) / self.scale
+
+
+def squared_error(of: Mixture) -> Tensor:
+    """(f̄ − y)² of each number."""
+    mean: Tensor = torch.tensordot(of.weights, of.outputs, 1)
+    return (mean - of.targets).square()
+
+
+def nll_each(of: Mixture) -> Tensor:
+    """−log density of each example's target, in nats."""
+    width = of.targets.shape[1]
+    log_density = -0.5 * of.z.square().sum(2) - width * (math.log(of.scale) + 0.5 * math.log(2 * math.pi))
+    return -torch.logsumexp(log_density + of.weights.log()[:, None], dim=0)
+
+
+def inside(of: Mixture) -> Tensor:
+    """Whether each number lies in the central interval."""
+    below: Tensor = torch.tensordot(of.weights, torch.special.ndtr(of.z), 1)
+    return (below - 0.5).abs() <= LEVEL / 2
+
+
+# An error is in the units of the targets, which may be any: three digits of it, wherever they are.
+register(Metric("rmse", "RMSE", squared_error, digits=".3g", task="regression", after=math.sqrt))
+register(Metric("nll", "NLL", nll_each, unit="nats", task="regression"))
+register(Metric("coverage90", "in 90 % interval", inside, "neither", unit="%", digits=".1f", task="regression"))
 
 
 def _scores(outputs: Tensor, targets: Tensor, scale: float, weights: Any) -> dict[str, float]:
@@ -144,15 +179,13 @@ def _scores(outputs: Tensor, targets: Tensor, scale: float, weights: Any) -> dic
     w = torch.from_numpy(np.asarray(weights, dtype=np.float64))
     width = math.prod(targets.shape[1:])  # numbers of one example
     count = max(1, AT_ONCE // (len(w) * width))
-    square, nats, inside = 0.0, 0.0, 0.0
+    chosen = entries("regression")
+    total, terms = dict.fromkeys(chosen, 0.0), dict.fromkeys(chosen, 0)
     for start in range(0, len(targets), count):
         f = outputs[:, start : start + count].double().reshape(len(w), -1, width)
         y = targets[start : start + count].double().reshape(-1, width)
-        square += float((torch.tensordot(w, f, 1) - y).square().sum())
-        z = (y - f) / scale
-        log_density = -0.5 * z.square().sum(2) - width * (math.log(scale) + 0.5 * math.log(2 * math.pi))
-        nats -= float(torch.logsumexp(log_density + w.log()[:, None], dim=0).sum())
-        below = torch.tensordot(w, torch.special.ndtr(z), 1)
-        inside += float(((below - 0.5).abs() <= LEVEL / 2).sum())
-    numbers = targets.numel()
-    return {"rmse": math.sqrt(square / numbers), "nll": nats / len(targets), "coverage90": inside / numbers}
+        for metric in chosen:
+            found = metric.of(Mixture(f, y, scale, w))
+            total[metric] += float(found.sum())
+            terms[metric] += found.numel()
+    return {metric.name: metric.after(total[metric] / terms[metric]) for metric in chosen}

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from atmc.common.errors import InputError
-from atmc.recipe.error_messages import nearest
+from atmc.recipe.error_messages import must_be_one_of
 from atmc.recipe.settings import ModelSection, Recipe
 from atmc.recipe.unused_keys import taken, unknown_option
 
@@ -44,9 +44,7 @@ def _check_network(section: ModelSection) -> None:
     from atmc.nn.registry import NETWORKS
 
     if section.name not in NETWORKS:
-        near = nearest(section.name, list(NETWORKS))
-        hint = f"; did you mean {near}?" if near else ""
-        raise InputError(f"model.name = {section.name!r} must be one of {', '.join(NETWORKS)}{hint}")
+        raise InputError(must_be_one_of("model.name", section.name, NETWORKS))
     if section.name == "resnet" and section.norm == "none":
         raise InputError('model.norm = "none" and model.name = "resnet" do not go together: use "bn" or "frn"')
     if section.name == "resnetpp" and section.norm == "bn":

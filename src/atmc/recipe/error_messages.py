@@ -1,9 +1,9 @@
 """A recipe's mistakes, each in one line: the key, what is wrong, and the nearest that would be right."""
 
-import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
+from atmc.common.suggest import nearest
 from atmc.recipe.settings import SECTIONS, Recipe, flat
 
 # What people write who come from elsewhere.
@@ -38,12 +38,6 @@ _WANTED = {
 }
 
 
-def nearest(word: str, choices: Sequence[str]) -> str | None:
-    """The choice most like `word`, if any is like it at all."""
-    found = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.6)
-    return found[0] if found else None
-
-
 def nearest_key(key: str) -> str | None:
     """The valid key that `key` most likely meant: of its own section first, then of any."""
     section, _, last = key.rpartition(".")
@@ -52,7 +46,7 @@ def nearest_key(key: str) -> str | None:
         known.rpartition(".")[2]: known for known in flat(Recipe()) if known.startswith(f"{section}.")
     }
     for choices in (own if section in SECTIONS else {}, words | {name: name for name in SECTIONS}):
-        if near := nearest(last, list(choices)):
+        if near := nearest(last, choices):
             return choices[near]
     return None
 
@@ -61,7 +55,7 @@ def unknown(key: str, value: Any) -> str:
     """The line for a key that does not exist."""
     section, _, _ = key.rpartition(".")
     if not section and isinstance(value, dict):
-        near = nearest(key, list(SECTIONS))
+        near = nearest(key, SECTIONS)
         return f"unknown section [{key}]; " + (
             f"did you mean [{near}]?" if near else f"there are {', '.join(SECTIONS)}"
         )
@@ -70,6 +64,12 @@ def unknown(key: str, value: Any) -> str:
         return f"unknown key {key}; did you mean {near}?"
     valid = [known for known in flat(Recipe()) if known.rpartition(".")[0] == section]
     return f"unknown key {key}; there are {', '.join(valid)}"
+
+
+def must_be_one_of(key: str, value: Any, choices: Iterable[str]) -> str:
+    """The line for a value that is none of its key's."""
+    near = nearest(str(value), choices)
+    return f"{key} = {value!r} must be one of {', '.join(choices)}" + (f"; did you mean {near}?" if near else "")
 
 
 def explain(problem: Any) -> str:
@@ -83,9 +83,7 @@ def explain(problem: Any) -> str:
         return f"{key} must be a section, [{key}], not {value!r}"
     if kind == "literal_error":
         choices = [choice.strip(" '") for choice in problem["ctx"]["expected"].replace(" or ", ", ").split(",")]
-        near = nearest(str(value), choices)
-        said = f"{key} = {value!r} must be one of {', '.join(choices)}"
-        return said + (f"; did you mean {near}?" if near else "")
+        return must_be_one_of(key, value, choices)
     if kind in _WANTED:
         return f"{key} = {value!r} must be {_WANTED[kind]}"
     return f"{key} = {value!r}: {problem['msg']}"

@@ -4,7 +4,6 @@ A person meets recipes through this file, so each mistake ends in one line that 
 it, and offers the nearest valid one.
 """
 
-import difflib
 import json
 import re
 import tomllib
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from atmc.common.errors import InputError
+from atmc.common.suggest import close_matches
 from atmc.recipe.error_messages import explain
 from atmc.recipe.settings import SECTIONS, Recipe
 from atmc.recipe.unused_keys import left_behind
@@ -45,12 +45,8 @@ def find_recipe(name: str | Path) -> Path:
 def _instead(name: str, bare: str, shipped: Sequence[str]) -> str:
     """What follows on "no recipe NAME": that there is no such file, and names that are like it in any case."""
     said = ": there is no such file" if name.lower().endswith(".toml") else ""
-    known = {choice.lower(): choice for choice in shipped}
-    near = difflib.get_close_matches(bare.lower(), list(known), n=1, cutoff=0.6)
-    if bare.lower() in known:
-        near = [bare.lower()]
-    if near:
-        return f"{said}; did you mean {known[near[0]]}?"
+    if near := close_matches(bare, shipped, count=1):
+        return f"{said}; did you mean {near[0]}?"
     return said
 
 

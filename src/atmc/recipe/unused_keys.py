@@ -8,7 +8,7 @@ recipe has every key; and nothing about the machine (`run`, `data.workers`) coun
 from collections.abc import Iterator
 from typing import Any
 
-from atmc.recipe.error_messages import nearest
+from atmc.common.suggest import did_you_mean
 from atmc.recipe.settings import Recipe, flat, sampler_class
 
 _DEFAULTS = flat(Recipe())
@@ -178,8 +178,7 @@ def _taken(section: str, name: str) -> Iterator[str]:
 
 def unknown_option(section: str, name: str, known: list[str]) -> str:
     """The line for an option that does not exist."""
-    near = nearest(name, known)
-    hint = f"did you mean {section}.{near}?" if near else f"there are {', '.join(known)}" if known else "there are none"
+    hint = did_you_mean(name, known).replace("did you mean ", f"did you mean {section}.")
     return f"unknown key {section}.{name}; {hint}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from atmc.common.errors import InputError
-from atmc.recipe.error_messages import nearest
+from atmc.recipe.error_messages import must_be_one_of
 from atmc.recipe.settings import Recipe, ScheduleSection, flat, sampler_class
 from atmc.recipe.unused_keys import idle_keys, option_complaints
 
@@ -73,9 +73,7 @@ def _complaints(recipe: Recipe) -> Iterator[str]:
 
     name, known = recipe.sampler.name, [*SAMPLERS, "sgd"]
     if name not in known:
-        near = nearest(name, known)
-        hint = f"; did you mean {near}?" if near else ""
-        yield f"sampler.name = {name!r} must be one of {', '.join(known)}{hint}"
+        yield must_be_one_of("sampler.name", name, known)
     values = flat(recipe)
     for key, (holds, words) in _RANGES.items():
         value = values[key]

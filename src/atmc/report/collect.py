@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atmc.common.errors import InputError, RunError
+from atmc.common.text import plural
 from atmc.posterior import metrics
 from atmc.recipe.settings import temperature_before
 from atmc.report.example_images import cards_of, png_of
@@ -24,7 +25,6 @@ from atmc.report.report_data import (
     ReportData,
     RiskCoverage,
     RunFacts,
-    Scores,
     Strangers,
 )
 
@@ -89,7 +89,7 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
     notes = [f"Damaged: {line}" for line in damage]
     if reading.run.status != "done":
         notes.append(f"This run has not finished; go on with: atmc sample {reading.path}")
-    scaled, scaled_by = _scaled(reading, mean, labels)
+    scaled, scaled_by = reading.scaled(mean, labels) or (None, None)
     cards = _cards(reading, split, probs, notes)
     return RunFacts(
         name=name,
@@ -107,8 +107,8 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
         seconds=reading.seconds(),
         device=_device(manifest),
         seed=recipe.seed,
-        single=_scores(summary["single"]),
-        predictive=_scores(summary["predictive"]),
+        single=summary["single"],
+        predictive=summary["predictive"],
         bins_single=_bins(single, labels),
         bins=_bins(mean, labels),
         risk=_risk(mean, labels),
@@ -147,10 +147,6 @@ def _rounded(epochs: float) -> float:
     return float(round(epochs)) if abs(epochs - round(epochs)) < 0.5 and epochs >= 10 else round(epochs, 1)
 
 
-def _scores(found: dict[str, float]) -> Scores:
-    return Scores(found["accuracy"], found["nll"], found["brier"], found["ece"])
-
-
 def _bins(probs: Any, labels: Any) -> Bins:
     found = metrics.calibration_bins(probs, labels, bins=8)
     return Bins(found.confidence, found.accuracy, found.low, found.high)
@@ -171,16 +167,6 @@ def _growth(probs: NDArray[Any], labels: NDArray[Any]) -> Growth:
         np.asarray(curve["nll"]),
         np.asarray(gaps, dtype=np.float64),
     )
-
-
-def _scaled(reading: Reading, mean: Any, labels: Any) -> tuple[Scores | None, float | None]:
-    """The usual cheap remedy as an honest extra row: fitted on the validation split and nothing else."""
-    if "validation" not in reading.run.splits:
-        return None, None
-    held = reading.answers("validation")
-    fitted = metrics.predictive(reading.probs("validation", held))
-    by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels)
-    return _scores(metrics.scores(metrics.apply_temperature(mean, by), labels)), by
 
 
 def _cards(
@@ -244,7 +230,7 @@ def _device(manifest: dict[str, Any]) -> str:
     if "gpu" in found:
         return str(found["gpu"])
     if "threads" in found:
-        return f"CPU, {found['threads']} thread{'s' * (found['threads'] != 1)}"
+        return f"CPU, {plural(found['threads'], 'thread')}"
     return str(found.get("device", platform.machine()))
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from atmc.common.text import duration, percent
 from atmc.diagnose.suggested_commands import split_command
 from atmc.report import table
 from atmc.report.plot_style import DARK, LIGHT, SERIES, Ink, page_svg
 from atmc.report.plots import plots
 from atmc.report.report_data import ReportData
-from atmc.report.verdict import percent, verdict
+from atmc.report.verdict import verdict
 
 GENERATOR = '<meta name="generator" content="atmc report">'
 
@@ -27,7 +28,7 @@ def render(data: ReportData) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"percent": _percent, "duration": table.duration, "datauri": _data_uri}
+    environment.filters |= {"percent": percent, "duration": duration, "datauri": _data_uri}
     environment.filters |= {"prescription": _prescription}
     ink = Ink.page()
     drawn = {plot.name: Markup(page_svg(plot.draw(ink), plot.name, plot.label)) for plot in plots(data)}
@@ -38,7 +39,7 @@ def render(data: ReportData) -> str:
         "generator": Markup(GENERATOR),
         "style": Markup(_palette() + _text("page.css")),
         "verdict": verdict(data),
-        "headings": table.HEADINGS,
+        "headings": table.headings(),
         "rows": [_shown(row, table.best(rows)) for row in rows],
         "plots": drawn,
         "views": views,
@@ -78,10 +79,10 @@ def _strangers(data: ReportData) -> list[dict[str, Any]]:
     return list(kinds.values())
 
 
-def _shown(row: table.Row, bests: dict[str, float]) -> dict[str, Any]:
+def _shown(row: table.Row, bests: list[str | None]) -> dict[str, Any]:
     """A row of the table as cells: heading, text, and whether it is the best of its column."""
-    winners = {3 + i for i, score in enumerate(table.SCORES) if table.is_best(row, score, bests)}
-    pairs = zip(table.HEADINGS, table.cells(row), strict=True)
+    winners = table.winners(row, bests)
+    pairs = zip(table.headings(), table.cells(row), strict=True)
     cells = [{"heading": h, "text": t, "best": i in winners} for i, (h, t) in enumerate(pairs)]
     return {"run": row.run, "setup": cells[0]["text"], "cells": cells[1:]}
 
@@ -99,10 +100,6 @@ def _prescription(action: str) -> tuple[str, list[str]]:
     if not command:
         return action, []
     return f"{sentence}:", re.split(r" (?=--)" if command.startswith("atmc ") else " ", command)
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else percent(share)
 
 
 def _text(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from atmc.engine.run_data import Examples
     from atmc.posterior import Posterior
-
-LEVELS = ("ok", "note", "warning", "problem")
 
 
 @dataclass(frozen=True)
@@ -66,13 +64,10 @@ class Reading:
         from atmc.posterior import Posterior
 
         self._need_samples()
-        if self.recipe.model.name == "custom":
-            made = self.run.manifest.get("network", {}).get("class", "a network")
-            raise InputError(
-                f"{self.path} sampled {made}, a network of your own, which no command can make: in Python, use "
-                f"p = atmc.Posterior.from_run({str(self.path)!r}, model) and p.predict(x); after p.save(FOLDER) of a "
-                "network of torch's own layers, atmc predict FOLDER IMAGE.png works too"
-            )
+        self.need_network(
+            f"p = atmc.Posterior.from_run({str(self.path)!r}, model) and p.predict(x); after p.save(FOLDER) of a "
+            "network of torch's own layers, atmc predict FOLDER IMAGE.png works too"
+        )
         try:
             return Posterior.from_run(self.run)
         except (ValueError, RuntimeError) as error:
@@ -80,6 +75,13 @@ class Reading:
                 raise
             said = str(error).splitlines()[0]
             raise RunError(f"{self.path}: its samples do not fit the network that it names: {said}") from error
+
+    def need_network(self, instead: str) -> None:
+        """Refuse a run whose network only a person's own code can make, with what to write in Python `instead`."""
+        if self.recipe.model.name == "custom":
+            made = self.run.manifest.get("network", {}).get("class", "a network")
+            what = f"{self.path} sampled {made}, a network of your own"
+            raise InputError(f"{what}, which no command can make: in Python, use {instead}")
 
     def answers(self, split: str) -> Answers:
         """The labels of a split: those kept with the run's predictions, or else those of the data set itself."""
@@ -100,17 +102,13 @@ class Reading:
         return self._examples[split]
 
     def _load(self, split: str) -> Examples:
-        from atmc.engine.run_data import load_data
+        from atmc.engine.run_data import load_split
 
         if self.recipe.data.name == OWN:
             raise InputError(f"{self.path} was made from tensors, {self._what_is_kept(split)}")
         if split == "validation" and self.recipe.data.validation == 0:
             raise InputError(f"{self.path} held nothing out for validation: choose --split test")
-        data = load_data(replace(self.recipe, run=replace(self.recipe.run, evaluate=[split]))).evaluate[split]
-        known = (self.run.manifest.get("data") or {}).get("digests", {}).get(split)
-        if known is not None and known != data.digest:
-            raise InputError(f"the {split} images of {data.name} are no longer those that {self.path} was run with")
-        return data
+        return load_split(self.run, split)
 
     def _what_is_kept(self, split: str) -> str:
         python = "use atmc.Posterior.from_run(run, model) in Python"
@@ -128,6 +126,20 @@ class Reading:
         if probs.ndim != 3 or probs.shape[1] != len(answers) or probs.shape[2] != len(answers.classes):
             raise InputError(f"{self.path}: the predictions are not for the {len(answers)} {answers.what}")
         return probs
+
+    def scaled(self, mean: Any, labels: Any) -> tuple[dict[str, float], float] | None:
+        """Scores of a predictive scaled by a temperature, and that temperature: the usual cheap remedy.
+
+        It is fitted on the validation split and nothing else; None where there is none.
+        """
+        from atmc.posterior import metrics
+
+        if "validation" not in self.run.splits:
+            return None
+        held = self.answers("validation")
+        fitted = metrics.predictive(self.probs("validation", held))
+        by = metrics.temperature_scale(metrics.log_probs(fitted), held.labels)
+        return metrics.scores(metrics.apply_temperature(mean, by), labels), by
 
     def _need_samples(self) -> None:
         if len(self.run.bank) == 0:
@@ -160,6 +172,7 @@ class Reading:
     def findings(self) -> tuple[Finding, ...]:
         """What the doctor says."""
         from atmc.diagnose.doctor import doctor
+        from atmc.diagnose.finding import LEVELS
 
         found = []
         for advice in doctor(self.run):

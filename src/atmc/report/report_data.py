@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from atmc.common.text import plural
+
 Array = NDArray[np.float64]
+Scores = Mapping[str, float]  # of `metrics.scores`: every registered metric by its name
 OWN = "tensors"  # the name of data that were only ever tensors in somebody's program
 
 
@@ -31,19 +34,6 @@ def titled(data: str) -> str:
     if data.startswith("folder:"):
         return data.partition("?")[0].removeprefix("folder:").rstrip("/").rpartition("/")[2] or "images"
     return data.removeprefix("shards:").rpartition("/")[2] if is_place(data) else data
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The four numbers of `atmc evaluate`; NLL in nats."""
-
-    accuracy: float
-    nll: float
-    brier: float
-    ece: float
-
-    def as_dict(self) -> dict[str, float]:
-        return {"accuracy": self.accuracy, "nll": self.nll, "brier": self.brier, "ece": self.ece}
 
 
 @dataclass(frozen=True)
@@ -195,9 +185,8 @@ class RunFacts:
     def samples_said(self) -> str:
         """How many networks there are, and of how many chains."""
         if not self.is_posterior:
-            return f"{self.samples} network{'s' * (self.samples != 1)}"
-        made = f"{self.samples} sample{'s' * (self.samples != 1)}"
-        return f"{made} of {self.chains} chain{'s' * (self.chains != 1)}"
+            return plural(self.samples, "network")
+        return f"{plural(self.samples, 'sample')} of {plural(self.chains, 'chain')}"
 
     @property
     def noun(self) -> str:

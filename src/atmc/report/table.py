@@ -7,6 +7,8 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
+from atmc.common.text import duration
+from atmc.posterior.metric_entries import columns
 from atmc.recipe.settings import temperature_said
 from atmc.report.report_data import RunFacts, Scores
 
@@ -20,10 +22,7 @@ class Row:
     temperature: float | None
     temperature_before: float | None  # at which cycles begin, where that is another
     augment: str
-    accuracy: float
-    nll: float
-    brier: float
-    ece: float
+    scores: Scores
     samples: int
     chains: int  # that they come from
     epochs: float  # of each chain
@@ -54,12 +53,12 @@ def _row(run: RunFacts, label: str, scores: Scores, samples: int) -> Row:
         temperature=run.temperature,
         temperature_before=run.temperature_before,
         augment=run.augment,
+        scores=scores,
         samples=samples,
         chains=1 if samples == 1 else run.chains,
         epochs=run.epochs,
         seconds=run.seconds,
         seed=run.seed,
-        **scores.as_dict(),
     )
 
 
@@ -71,32 +70,14 @@ def setups(table: list[Row]) -> list[str]:
     return [f"{row.run}: {row.row}" if len(owners[row.row]) > 1 else row.row for row in table]
 
 
-def best(table: list[Row]) -> dict[str, float]:
-    """The best value of each score over the table, as printed: ties after rounding are ties."""
-    if not table:
-        return {}
-    return {
-        "accuracy": max(round(r.accuracy, 3) for r in table),
-        "nll": min(round(r.nll, 3) for r in table),
-        "brier": min(round(r.brier, 3) for r in table),
-        "ece": min(round(r.ece, 3) for r in table),
-    }
+def best(table: list[Row]) -> list[str | None]:
+    """The best of each column of scores over the table, as printed."""
+    return [metric.best([row.scores.get(metric.name) for row in table]) for metric in columns()]
 
 
-SCORES = ("accuracy", "nll", "brier", "ece")
-
-
-def is_best(row: Row, score: str, bests: dict[str, float]) -> bool:
-    value = getattr(row, score)
-    return math.isfinite(value) and round(value, 3) == bests[score]
-
-
-def shown(row: Row, score: str) -> str:
-    """A score as people read it: accuracy in percent, the rest with three digits."""
-    value = float(getattr(row, score))
-    if not math.isfinite(value):
-        return "–"
-    return f"{100 * value:.1f}" if score == "accuracy" else f"{value:.3f}"
+def winners(row: Row, bests: list[str | None]) -> set[int]:
+    """Which cells of a row are the best of their column."""
+    return {at for at, text in enumerate(bests, start=BEFORE) if cells(row)[at] == text}
 
 
 def temperature_shown(of: Row | RunFacts) -> str:
@@ -108,18 +89,11 @@ def epochs_said(epochs: float, chains: int) -> str:
     return f"{epochs:g}" if chains == 1 else f"{chains} × {epochs:g}"
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds as people say them."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+BEFORE = 3  # columns before the scores
 
 
-HEADINGS = ("Setup", "T", "Augmentation", "Accuracy [%]", "NLL [nats]", "Brier", "ECE", "Samples", "Epochs", "Time")
+def headings() -> list[str]:
+    return ["Setup", "T", "Augmentation", *(metric.heading for metric in columns()), "Samples", "Epochs", "Time"]
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -127,7 +101,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.row,
         temperature_shown(row),
         row.augment,
-        *(shown(row, score) for score in SCORES),
+        *(metric.shown(row.scores.get(metric.name)) for metric in columns()),
         str(row.samples),
         epochs_said(row.epochs, row.chains),
         duration(row.seconds),
@@ -137,12 +111,12 @@ def cells(row: Row) -> tuple[str, ...]:
 def markdown(table: list[Row]) -> str:
     """A Markdown table, best values in bold."""
     bests = best(table)
-    lines = ["| run | " + " | ".join(HEADINGS) + " |", "|" + " --- |" * (len(HEADINGS) + 1)]
+    heads = headings()
+    lines = ["| run | " + " | ".join(heads) + " |", "|" + " --- |" * (len(heads) + 1)]
     for row in table:
         texts = [_markdown_escape(c) for c in cells(row)]
-        for at, score in enumerate(SCORES, start=3):
-            if is_best(row, score, bests):
-                texts[at] = f"**{texts[at]}**"
+        for at in winners(row, bests):
+            texts[at] = f"**{texts[at]}**"
         lines.append("| " + " | ".join([_markdown_escape(row.run), *texts]) + " |")
     return "\n".join(lines) + "\n"
 
@@ -164,21 +138,22 @@ def _latex_escape(text: str) -> str:
 def latex(table: list[Row]) -> str:
     """A booktabs table, best values in bold, in the shape of the paper's."""
     bests = best(table)
-    heads = [h.replace("%", r"\%") for h in HEADINGS]
-    lines = [r"\begin{tabular}{lllrrrrrrr}", r"  \toprule", "  " + " & ".join(heads) + r" \\", r"  \midrule"]
+    heads = [_latex_escape(heading) for heading in headings()]
+    spec = "l" * BEFORE + "r" * (len(heads) - BEFORE)
+    lines = [rf"\begin{{tabular}}{{{spec}}}", r"  \toprule", "  " + " & ".join(heads) + r" \\", r"  \midrule"]
     for row, setup in zip(table, setups(table), strict=True):
         texts = [_latex_escape(c) for c in (setup, *cells(row)[1:])]
-        for at, score in enumerate(SCORES, start=3):
-            if is_best(row, score, bests):
-                texts[at] = rf"\textbf{{{texts[at]}}}"
+        for at in winners(row, bests):
+            texts[at] = rf"\textbf{{{texts[at]}}}"
         lines.append("  " + " & ".join(texts) + r" \\")
     return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def as_json(table: list[Row]) -> str:
     """Full precision, for machines; a score that is not a number becomes null."""
-    plain = [
-        {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(row).items()}
-        for row in table
-    ]
+    plain = []
+    for row in table:
+        values = asdict(row)
+        values |= values.pop("scores")
+        plain.append({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()})
     return json.dumps(plain, indent=2, allow_nan=False) + "\n"

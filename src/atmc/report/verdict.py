@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from atmc.common.text import percent
 from atmc.report.report_data import ReportData, RunFacts, Scores
 
 
@@ -26,7 +27,7 @@ def _foremost(runs: tuple[RunFacts, ...]) -> RunFacts:
     """The run to speak of: the first that none is ahead of, so that a difference which is none does not choose."""
 
     def behind(one: RunFacts, two: RunFacts) -> bool:
-        return _finite(_headline(one).nll) > _finite(_headline(two).nll) and not _level(one, two)
+        return _finite(_headline(one)["nll"]) > _finite(_headline(two)["nll"]) and not _level(one, two)
 
     return next(run for run in runs if not any(behind(run, other) for other in runs))  # the lowest NLL is not behind
 
@@ -48,13 +49,13 @@ def _how_good(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
         start = f"Averaging {best.samples} networks {'sampled' if best.is_posterior else 'trained'} by {_who(best)}"
     else:
         start = f"The single network of {_who(best)}"
-    text = f"{start} gets {percent(scores.accuracy)} of {where} right, at {scores.nll:.3f} nats of NLL"
+    text = f"{start} gets {percent(scores['accuracy'])} of {where} right, at {scores['nll']:.3f} nats of NLL"
     others = [run for run in runs if run is not best]
     if others:
         return f"{text}; {'; '.join(_against(best, other) for other in others[:3])}{_more(others[3:])}."
     if best.samples_weights:
         one = best.single
-        return f"{text}, where one alone gets {percent(one.accuracy)} and {one.nll:.3f}."
+        return f"{text}, where one alone gets {percent(one['accuracy'])} and {one['nll']:.3f}."
     return f"{text}; there is one network here, and so no averaging."
 
 
@@ -63,14 +64,14 @@ def _more(rest: list[RunFacts]) -> str:
 
 
 def _against(best: RunFacts, other: RunFacts) -> str:
-    lead = _headline(other).nll - _headline(best).nll
+    lead = _headline(other)["nll"] - _headline(best)["nll"]
     if not _paired(best, other):
-        return f"{_who(other)} has {_headline(other).nll:.3f} on its own {other.split} {other.noun}"
+        return f"{_who(other)} has {_headline(other)['nll']:.3f} on its own {other.split} {other.noun}"
     if not math.isfinite(lead):
         return f"{_who(other)} has no finite NLL"
     error = _error(best, other)
     if _level(best, other):
-        return f"{_who(other)}, at {_headline(other).nll:.3f}, cannot be told apart from it on so few {best.noun}"
+        return f"{_who(other)}, at {_headline(other)['nll']:.3f}, cannot be told apart from it on so few {best.noun}"
     return f"that is {lead:.3f} ± {error:.3f} better than {_who(other)}"
 
 
@@ -82,7 +83,7 @@ def _error(one: RunFacts, two: RunFacts) -> float:
 
 def _level(one: RunFacts, two: RunFacts) -> bool:
     """Whether the images that both were scored on cannot tell them apart."""
-    lead = _headline(two).nll - _headline(one).nll
+    lead = _headline(two)["nll"] - _headline(one)["nll"]
     return _paired(one, two) and math.isfinite(lead) and (abs(lead) < 2 * _error(one, two) or lead == 0)
 
 
@@ -111,13 +112,13 @@ def _warned(best: RunFacts, runs: tuple[RunFacts, ...]) -> list[str]:
 
 def _calibrated(run: RunFacts) -> str:
     scores = _headline(run)
-    gap = float(np.mean(run.bins.confidence)) - scores.accuracy
-    error = math.sqrt(max(scores.accuracy * (1 - scores.accuracy), 1e-12) / max(run.examples, 1))
+    gap = float(np.mean(run.bins.confidence)) - scores["accuracy"]
+    error = math.sqrt(max(scores["accuracy"] * (1 - scores["accuracy"]), 1e-12) / max(run.examples, 1))
     if abs(gap) <= max(2 * error, 0.0005):  # where nothing is mistaken there is no error, and 0.0 points are none
         seen = f"{run.examples:,} {run.noun}"
-        return f"Its confidence matches its accuracy as closely as {seen} can tell (ECE {scores.ece:.3f})"
+        return f"Its confidence matches its accuracy as closely as {seen} can tell (ECE {scores['ece']:.3f})"
     side = "more" if gap > 0 else "less"
-    return f"It is {100 * abs(gap):.1f} points {side} confident than it is right (ECE {scores.ece:.3f})"
+    return f"It is {100 * abs(gap):.1f} points {side} confident than it is right (ECE {scores['ece']:.3f})"
 
 
 def _refusal(run: RunFacts) -> str:
@@ -130,8 +131,3 @@ def _refusal(run: RunFacts) -> str:
         return f"refusing the tenth it is least sure of cuts the error from {percent(whole)} to {percent(kept)}"
     stays = f"refusing the tenth it is least sure of leaves the error at {percent(whole)}"
     return stays if whole == 0 else f"{stays}: its doubt does not find its mistakes"
-
-
-def percent(share: float) -> str:
-    """A share in percent, kept on one line by a space that does not break."""
-    return f"{100 * share:.1f}\u202f%"

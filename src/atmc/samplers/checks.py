@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import numbers
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from atmc.common.errors import outside
+from atmc.common.suggest import close_matches, did_you_mean
 from atmc.samplers import fused_native
 from atmc.samplers.flat_state import Shard
 
@@ -48,11 +48,7 @@ def refuse_unknown(kind: type, unknown: Iterable[str], shared: Iterable[str]) ->
     """A TypeError, as Python's own, for arguments that a sampler does not have: with what to say instead."""
     for key in unknown:
         own = [name for name in inspect.signature(kind).parameters if name not in ("params", "options")]
-        near = difflib.get_close_matches(key, takes := [*own, *shared], n=1)
-        if key in FOREIGN:
-            hint = _instead(kind, key, own)
-        else:
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(takes)}"
+        hint = _instead(kind, key, own) if key in FOREIGN else did_you_mean(key, [*own, *shared])
         raise TypeError(f"{kind.__name__} takes no {key}: {hint}")
 
 
@@ -76,7 +72,7 @@ def refuse_idle(kind: type, group: dict[str, Any], number: int, own: Iterable[st
             )
         elif key in FOREIGN and group[key]:
             hint = _instead(kind, key, own)
-        elif near := difflib.get_close_matches(key, own, n=1, cutoff=0.85):
+        elif near := close_matches(key, own, cutoff=0.85):
             hint = f"did you mean {near[0]}?"
         else:
             continue

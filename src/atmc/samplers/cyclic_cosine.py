@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from atmc.samplers.checks import plain_number
+
+Number = TypeVar("Number", float, Tensor)  # of one step, or of every step of a run
 
 
 class CyclicCosine(LRScheduler):
@@ -76,7 +79,10 @@ class CyclicCosine(LRScheduler):
             lr = group["lr"]
             group.setdefault("initial_lr", lr.clone() if isinstance(lr, Tensor) else lr)
             self.base_lrs.append(group["initial_lr"])
-        factor = cyclic_cosine(self.last_epoch, self.cycle_steps, self.hold, self.warmup, self.floor)
+        taken = math.fmod(self.last_epoch, self.cycle_steps)
+        factor = max(self.floor, cosine_fall(taken / self.cycle_steps, self.hold))
+        if self.warmup:
+            factor *= warmup_rise(taken, self.warmup * self.cycle_steps)
         return [base * factor for base in self.base_lrs]  # a tensor stays one: nothing waits for the device
 
     def step(self, epoch: int | None = None) -> None:
@@ -131,9 +137,15 @@ def _positive(value: float) -> bool:
     return 0.0 < value < math.inf
 
 
-def cyclic_cosine(step: int, cycle: float, hold: float = 0.0, warmup: float = 0.0, floor: float = 0.0) -> float:
-    """The factor on the step size at a step of a cycle of the given length, in (0, 1]."""
-    taken = math.fmod(step, cycle)
-    fallen = max(0.0, taken / cycle - hold) / (1.0 - hold)
-    risen = min(1.0, (taken + 1.0) / (warmup * cycle)) if warmup else 1.0
-    return max(floor, 0.5 * (1.0 + math.cos(math.pi * fallen))) * risen
+def cosine_fall(phase: Number, hold: float = 0.0) -> Number:
+    """Half a cosine from 1 down to 0 over the phases from `hold` to 1, and 1 before: the factor on the step size."""
+    fallen = (phase - hold) / (1.0 - hold)
+    if isinstance(fallen, Tensor):
+        return 0.5 * (1.0 + torch.cos(math.pi * fallen.clamp(min=0.0)))
+    return 0.5 * (1.0 + math.cos(math.pi * max(0.0, fallen)))
+
+
+def warmup_rise(taken: Number, steps: float) -> Number:
+    """The factor on the step size in a warm-up of so many steps, after `taken` of them: a line up to 1."""
+    risen = (taken + 1.0) / steps
+    return risen.clamp(max=1.0) if isinstance(risen, Tensor) else min(1.0, risen)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from atmc.common.errors import InputError
+from atmc.common.suggest import did_you_mean
 from atmc.target.likelihoods.dirichlet import DirClip, NoisyDirichlet
 from atmc.target.likelihoods.likelihood import Likelihood
 from atmc.target.likelihoods.standard import Categorical, Gaussian
@@ -23,9 +23,7 @@ _BY_NAME: dict[str, type[Likelihood]] = {
 def build(name: str, **options: Any) -> Likelihood:
     """The likelihood a recipe names: categorical, gaussian, noisy-dirichlet or dirclip, with its numbers."""
     if name not in _BY_NAME:
-        near = difflib.get_close_matches(name, _BY_NAME, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise InputError(f"unknown likelihood {name!r}{hint}: choose from {', '.join(_BY_NAME)}")
+        raise InputError(f"unknown likelihood {name!r}; {did_you_mean(name, _BY_NAME)}")
     try:
         return _BY_NAME[name](**options)
     except TypeError as error:

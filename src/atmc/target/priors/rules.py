@@ -8,7 +8,6 @@ print(rule.assign(model).describe())
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from atmc.common.errors import InputError
+from atmc.common.suggest import did_you_mean
 from atmc.target.priors.elementwise import Horseshoe, Laplace, Normal, StudentT
 from atmc.target.priors.prior import Prior
 from atmc.target.priors.prior_set import PriorSet
@@ -202,7 +202,5 @@ def build(name: str, scale: float | None = None) -> PriorRule:
         "horseshoe": lambda s: resnetpp(scales=Horseshoe(1.0 if s is None else s)),
     }
     if name not in makers:
-        near = difflib.get_close_matches(name, makers, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise InputError(f"unknown prior {name!r}{hint}: choose from {', '.join(makers)}")
+        raise InputError(f"unknown prior {name!r}; {did_you_mean(name, makers)}")
     return makers[name](scale)
