@@ -156,6 +156,7 @@ def test_false_alarms_are_rare() -> None:
         ({"distance": 1e-6}, "problem", "nearly the same network", "cycle_epochs"),
         ({"neighbours": 0.2}, "note", "close in weight space", "cycle_epochs"),
         ({"rollbacks": 2, "lr_scale": 0.25}, "warning", "diverged 2 times", "times 0.25"),
+        ({"rollbacks": 3, "lr_scale": 0.125, "status": "diverged"}, "problem", "step size is too large", "sampler.lr"),
         ({"damage": ("samples/0003.safetensors: is torn",)}, "warning", "damaged", "again"),
         ({"status": "budget"}, "note", "not come to its end", "goes on"),
         ({"temperature": 0.1}, "note", "not the plain Bayes posterior", "beside every number"),

@@ -58,10 +58,18 @@ def intact(v: Vitals) -> list[Advice]:
 
 def diverged(v: Vitals) -> list[Advice]:
     """Did it have to be caught?"""
-    if v.rollbacks == 0:
+    if v.rollbacks == 0 and v.status != "diverged":
         return []
-    times = "once" if v.rollbacks == 1 else f"{v.rollbacks} times"
+    times = {0: "never", 1: "once"}.get(v.rollbacks, f"{v.rollbacks} times")
     evidence = f"The step size is now {v.lr_scale:g} of the recipe's, so samples before and after differ in kind."
+    if v.status == "diverged":  # the last of these step sizes was too large as well
+        evidence = (
+            f"It was rolled back {times}, and diverged with {v.lr_scale:g} of the recipe's step size all the same."
+        )
+        action = slower(v, f"Start anew with sampler.lr and the speeds times {v.lr_scale / 4:g}", v.lr_scale / 4)
+        return [
+            Advice("problem", "The step size is too large: the chain diverged for good", evidence, action, "certain")
+        ]
     action = slower(v, f"Start anew with sampler.lr and the speeds times {v.lr_scale:g}", v.lr_scale)
     return [Advice("warning", f"The chain diverged {times} and was rolled back", evidence, action, "certain")]
 
@@ -70,6 +78,8 @@ def enough_samples(v: Vitals) -> list[Advice]:
     """Is there anything to average?"""
     if not v.samples_weights or v.units >= FEW:
         return []
+    if v.samples == 0 and v.status == "diverged":
+        return [Advice("problem", "There are no samples", "The bank is empty: see the divergence.", "", "certain")]
     if v.samples == 0:
         action = "Let the run pass its burn-in and its first cycle (schedule.burn_in_epochs, schedule.cycle_epochs)."
         return [Advice("problem", "There are no samples", "The bank is empty.", action, "certain")]

@@ -57,6 +57,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "run.max_rollbacks": (lambda v: v >= 0, "at least 0"),
     "run.rollback_factor": (lambda v: 0 < v < 1, "in (0, 1)"),
     "run.explode": (lambda v: v > 1, "above 1"),
+    "run.worst_sample": (lambda v: v >= 1, "at least 1"),
     "run.evaluate_batch": (lambda v: v >= 1, "at least 1"),
 }
 
