@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import numpy.typing as npt
 
+from atmc.common.atomic_files import write_file
 from atmc.common.errors import InputError
-from atmc.data.checked_files import write_whole
 from atmc.data.image_decoding import SUFFIXES
 
 VERSION = 1
@@ -69,7 +69,7 @@ def open_index(paths: tuple[Path, ...], cache: Path | None) -> ShardIndex:
         buffer = io.BytesIO()
         np.savez(buffer, shard=shard, offset=offset, size=size, label=label)
         with contextlib.suppress(OSError):  # the index is only kept to save time
-            write_whole(kept, buffer.getvalue())
+            write_file(kept, buffer.getvalue())
     return index
 
 

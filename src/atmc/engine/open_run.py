@@ -8,13 +8,14 @@ from typing import Any, NoReturn
 
 import torch
 
+from atmc.common.atomic_files import sweep
 from atmc.common.errors import InputError, OtherRunError
 from atmc.engine.run_data import RunData
 from atmc.engine.schedule import Schedule, make_schedule
 from atmc.recipe.settings import Recipe, flat
 from atmc.recipe.toml_files import RECIPE_FILE, recipe_to_toml
 from atmc.recipe.unused_keys import idle_keys
-from atmc.storage.files import DamagedFileError, problem, tensors_to_bytes, write_bytes
+from atmc.storage.files import DamagedFileError, problem, tensors_to_bytes
 from atmc.storage.manifest import Manifest, hardware
 from atmc.storage.run_directory import labels_file, read_recipe
 
@@ -30,6 +31,8 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
     Call it when everything else has been built: from here on the folder is a run of this recipe. A run that was killed
     before its first checkpoint has nothing that another recipe could spoil, and gives way to it.
     """
+    for place in (folder, folder / "labels"):
+        sweep(place, root=folder)
     before = Manifest.load(folder) if Manifest.exists(folder) else None
     if before is not None and _has_begun(before, folder):
         manifest = before
@@ -53,7 +56,7 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
             folder, seed=recipe.seed, chains=recipe.chains, data=about, network=network, sessions=[], checkpoints=[]
         )
     manifest.values["recipe"] = text = recipe_to_toml(recipe)
-    manifest.record(RECIPE_FILE, write_bytes(folder / RECIPE_FILE, text.encode()))
+    manifest.record(RECIPE_FILE, manifest.write(RECIPE_FILE, text.encode()))
     manifest.values["sessions"].append(
         {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "hardware": hardware(device)}
     )
@@ -90,7 +93,7 @@ def _keep_labels(manifest: Manifest, data: RunData) -> bool:
                 continue
             manifest.notes.append(f"{path}: {reason}")
         payload = tensors_to_bytes({"labels": found.labels}, {"split": split, "digest": found.digest})
-        manifest.record(relative, write_bytes(manifest.folder / relative, payload))
+        manifest.record(relative, manifest.write(relative, payload))
         changed = True
     return changed
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from atmc.common.atomic_files import refuse_foreign
 from atmc.engine.batches import make_feed
 from atmc.engine.build import build_likelihood, build_model, chain_seed, start_weights, try_optimizer
 from atmc.engine.chain import AHEAD, Chain
@@ -33,7 +34,7 @@ from atmc.recipe.settings import Recipe
 from atmc.recipe.validation import check_recipe
 from atmc.storage.chain_folder import ChainStore
 from atmc.storage.lock import RunLock
-from atmc.storage.run_directory import chain_folders
+from atmc.storage.run_directory import NAMES, chain_folders
 
 GAVE_UP = "gave_up"  # in a chain's manifest: how it diverged for good
 
@@ -78,6 +79,7 @@ def run(
         with world.together():
             if world.rank == 0:
                 stack.enter_context(RunLock(folder))
+                refuse_foreign(folder, NAMES)
             stack.enter_context(numerics(recipe, device))
             teller = choose_progress() if progress == "auto" else progress or Progress()
             if recipe.run.tensorboard and world.writes:

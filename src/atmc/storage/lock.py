@@ -6,12 +6,14 @@ anything leaves nothing behind: neither the file nor folders that were made for 
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import platform
 from pathlib import Path
 from types import TracebackType
 
+from atmc.common.atomic_files import open_file
 from atmc.common.errors import RunError
 
 
@@ -29,12 +31,18 @@ class RunLock:
             self._made = [path for path in (folder, *folder.parents) if path in self._made or not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+                handle = open_file(self.path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 continue  # the folder was of a run that was refused, and is gone
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    os.close(handle)
+                    raise RunError(
+                        f"{self.path} cannot be locked ({error.strerror}): choose a run directory on a file system "
+                        "that has locks"
+                    ) from None
                 holder = os.read(handle, 200).decode(errors="replace").strip() or "another process"
                 os.close(handle)
                 raise RunError(
@@ -46,8 +54,9 @@ class RunLock:
         else:
             raise RunError(f"{self.path} cannot be locked: choose a run directory on another file system")
         with contextlib.suppress(OSError):  # the text is a courtesy; a full disk must not keep a run from being locked
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+            if os.fstat(handle).st_nlink == 1:  # another name of the file is somebody else's
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
         self._handle = handle
         return self
 

@@ -18,8 +18,9 @@ import safetensors
 import torch
 
 import atmc
+from atmc.common.atomic_files import ForeignFileError, read_file, remove
 from atmc.common.errors import InputError
-from atmc.storage.files import DamagedFileError, FileRecord, write_bytes
+from atmc.storage.files import DamagedFileError, FileRecord, run_of, write_bytes
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -84,8 +85,16 @@ class Manifest:
         body = {key: value for key, value in self.values.items() if key != "checksum"}
         self.values["checksum"] = _checksum(body)
         payload = (json.dumps(self.values, indent=1, sort_keys=True) + "\n").encode()
-        write_bytes(self.folder / NAME, payload)
-        write_bytes(self.folder / MIRROR, payload)
+        self.write(NAME, payload)
+        self.write(MIRROR, payload)
+
+    def write(self, relative: str, payload: bytes) -> FileRecord:
+        """Put a file into the folder, following no link in the run."""
+        return write_bytes(self.locate(relative), payload, run_of(self.folder))
+
+    def remove(self, relative: str) -> None:
+        """Remove a file of the folder, following no link in the run."""
+        remove(self.locate(relative), root=run_of(self.folder))
 
     def record(self, relative: str, written: FileRecord) -> dict[str, Any]:
         """Note the checksum of a file; true once committed."""
@@ -117,10 +126,12 @@ def _checksum(body: dict[str, Any]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_file(path))
     except FileNotFoundError:
         raise DamagedFileError(path, "is missing") from None
-    except ValueError as error:
+    except ForeignFileError as error:
+        raise DamagedFileError(path, error.reason) from None
+    except (ValueError, RecursionError) as error:
         raise DamagedFileError(path, f"is not JSON ({error})") from None
     if not isinstance(values, dict) or not isinstance(values.get("format"), int):
         raise DamagedFileError(path, "is not a manifest")

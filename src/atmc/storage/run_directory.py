@@ -24,9 +24,15 @@ from atmc.engine.sample_predictions import from_file
 from atmc.recipe.settings import Recipe, of_older_run, recipe_from_dict
 from atmc.recipe.toml_files import RECIPE_FILE
 from atmc.storage.files import DamagedFileError, problem, read_tensors
-from atmc.storage.manifest import NAME, Manifest
+from atmc.storage.manifest import MIRROR, NAME, Manifest
 from atmc.storage.metrics_log import read_rows, wrong
 from atmc.storage.sample_bank import SampleBank
+
+# Whatever of these is a link, or anything but a file or a folder, is not of a run's making.
+NAMES = frozenset(
+    {".lock", NAME, MIRROR, RECIPE_FILE, "metrics.jsonl", "checkpoint", "samples", "predictions", "labels", "chains"}
+    | {"tensorboard"}
+)
 
 
 @dataclass
