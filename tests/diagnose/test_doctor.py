@@ -433,7 +433,7 @@ def test_vital_signs_are_read_from_the_rows_they_are_of() -> None:
         recipe=recipe,
         bank=[],
         status="done",
-        notes=[],
+        damage=lambda: [],
         path="",
         manifest={},
         metrics=lambda: [early, *log, *drawn, *back],

@@ -186,3 +186,73 @@ def test_a_run_that_is_taken_away_is_noticed(tiny: Any, change: Any, tmp_path: P
     assert left == (["mine"] if how == "replaced" else [])
     if how != "removed":
         assert run(change(tiny, chains=chains), moved, progress=None).status == "done"
+
+
+def swap(folder: Path, source: Path, chain: int) -> None:
+    place = folder / "chains" / str(chain)
+    shutil.rmtree(place)
+    shutil.copytree(source, place)
+
+
+@pytest.mark.parametrize("what", ["copy", "seed", "network", "run"])
+def test_a_chain_that_belongs_elsewhere_is_named_and_not_used(
+    tiny: Any, change: Any, made: Path, tmp_path: Path, what: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(made / "2", folder)
+    recipe = change(tiny, chains=2)
+    if what == "copy":
+        swap(folder, folder / "chains" / "0", 1)
+        said = "holds a copy of chain 0, not chain 1"
+    else:
+        other = {"seed": change(recipe, seed=9), "network": change(recipe, model={"width": 9}), "run": recipe}[what]
+        run(other, tmp_path / "other", progress=None)
+        swap(folder, tmp_path / "other" / "chains" / "1", 1)
+        said = "a chain of another run" if what == "run" else "a chain of a run of another recipe"
+    found = RunDir.open(folder)
+    assert {found.bank.chain_of(i) for i in range(len(found.bank))} == {0}
+    assert any(said in note and "chains/1" in note for note in found.notes)
+    with pytest.raises(RunError, match=said) as caught:
+        run(recipe, folder, progress=None)
+    assert "chains/1" in str(caught.value)
+    shutil.rmtree(folder / "chains" / "1")
+    assert run(recipe, folder, progress=None).samples == 10  # as the line says
+
+
+def test_a_chain_without_a_checkpoint_is_named(made: Path, tmp_path: Path) -> None:
+    from atmc.diagnose.doctor import doctor
+
+    folder = tmp_path / "run"
+    shutil.copytree(made / "2", folder)
+    for path in (folder / "chains" / "1" / "checkpoint").iterdir():
+        path.write_bytes(b"junk")
+    found = RunDir.open(folder)
+    assert [line for line in found.damage() if "chains/1: no checkpoint can be read" in line]
+    assert any(finding.title == "The run cannot be resumed" for finding in doctor(found))
+
+
+class _Listen(Progress):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_other_conditions_are_said_on_resuming(
+    tiny: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from atmc.samplers import fused_native
+
+    folder = tmp_path / "run"
+    shutil.copytree(made / "1", folder)
+    listen = _Listen()
+    run(tiny, folder, progress=listen)
+    assert listen.notes == []
+    monkeypatch.setattr(fused_native, "library", lambda: None)
+    run(tiny, folder, progress=listen)
+    [note] = listen.notes
+    assert "not be bit for bit" in note
+    assert "now PyTorch operations" in note
+    run(tiny, folder, progress=listen)
+    assert len(listen.notes) == 1  # once

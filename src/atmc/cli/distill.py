@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 from atmc.cli.console import PATIENCE, command, emit, next_step, printable, remark, say, table
-from atmc.cli.export import new_folder
+from atmc.cli.export import made_whole, new_folder
 from atmc.common.errors import InputError
 
 
 def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.open_runs import in_python, is_regression, need_network, threads_of
+    from atmc.cli.open_runs import in_python, is_regression, need_network, tell_damage, threads_of
     from atmc.report.read_run import Reading, pixels
 
     reading = Reading(run)
@@ -23,6 +23,8 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
             f"{run} is a regression, and distilling is for classifiers: in Python, use {in_python(run, 'regress(x)')}"
         )
     need_network(run, reading.run, f"distill(x).posterior.save({str(folder)!r}), with x the training inputs")
+    damaged = reading.run.damage()
+    tell_damage(run, damaged)
     train, test = reading.examples("train"), reading.examples("test")
     began = time.monotonic()
     shown = [began]
@@ -37,10 +39,12 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     held = (pixels(test), test.labels.numpy())
     with threads_of(run):
         made = reading.posterior.distill(pixels(train), epochs=epochs, held_out=held, progress=progress)
-    made.posterior.save(folder)
+    with made_whole(folder):
+        made.posterior.save(folder)
     sys.stderr.flush()
     if as_json:
-        emit({"folder": str(folder), "divergence": made.divergence, "scores": made.scores})
+        told = {"folder": str(folder), "divergence": made.divergence, "scores": made.scores}
+        emit(told | ({"damaged": damaged} if damaged else {}))
         return 0
     names = (("student", "the distilled network"), ("ensemble", "all samples"), ("single", "the last sample"))
     rows = [

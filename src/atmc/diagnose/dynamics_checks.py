@@ -21,6 +21,7 @@ from atmc.diagnose.suggested_commands import (
     unfinished,
 )
 from atmc.diagnose.traces import Level, is_off
+from atmc.storage.run_directory import STUCK
 
 TOLERABLE = 0.1  # relative error of a temperature
 SMALL = 0.1  # relative change of the training loss below which it has settled
@@ -52,6 +53,9 @@ def intact(v: Vitals) -> list[Advice]:
     if not v.damage:
         return []
     evidence = f"{plural(len(v.damage), 'note')} of damage; the first: {v.damage[0]}."
+    if stuck := [line for line in v.damage if STUCK in line]:
+        action = "Its samples can be used; to sample more, begin a new run in another folder."
+        return [Advice("warning", "The run cannot be resumed", f"{stuck[0]}.", action, "certain")]
     action = "What is left is used; run the command again to make what can be made again."
     return [Advice("warning", "Files of the run were damaged", evidence, action, "certain")]
 

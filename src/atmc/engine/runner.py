@@ -22,7 +22,7 @@ from atmc.engine.batches import make_feed
 from atmc.engine.build import build_likelihood, build_model, chain_seed, start_weights, try_optimizer
 from atmc.engine.chain import AHEAD, Chain
 from atmc.engine.checkpointing import GaveUpError, Keeper
-from atmc.engine.open_run import prepare
+from atmc.engine.open_run import made_elsewhere, prepare
 from atmc.engine.processes import World, join, pick_device
 from atmc.engine.progress import Progress, choose_progress
 from atmc.engine.run_data import RunData, check_fits, load_data
@@ -34,6 +34,7 @@ from atmc.recipe.settings import Recipe
 from atmc.recipe.validation import check_recipe
 from atmc.storage.chain_folder import ChainStore
 from atmc.storage.lock import RunLock
+from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import NAMES, chain_folders
 
 GAVE_UP = "gave_up"  # in a chain's manifest: how it diverged for good
@@ -128,14 +129,16 @@ class Runner:
         # Only now, when nothing of the recipe can turn out to be wrong any more, does the folder become its run.
         if world.rank == 0:
             network = {"class": f"{type(first).__module__}.{type(first).__qualname__}"}
-            for note in prepare(folder, recipe, data, device, network).notes:
-                self.progress.note(f"damaged: {note}")
+            manifest = prepare(folder, recipe, data, device, network)
+            for note in [*(f"damaged: {note}" for note in manifest.notes), *made_elsewhere(manifest)]:
+                self.progress.note(note)
 
     def begin(self) -> None:
         """Every chain at its newest checkpoint, or at its start."""
         folders = chain_folders(self.folder, self.recipe)
+        binding = Manifest.load(self.folder).values.get("binding")
         for chain in self.chains:
-            store = ChainStore.open(folders[chain.number], chain.number) if self.world.writes else None
+            store = ChainStore.open(folders[chain.number], chain.number, binding) if self.world.writes else None
             self.keepers.append(Keeper(chain, store, folders[chain.number], self.progress))
         done = min(self._begin(keeper) for keeper in self.keepers)
         self.progress.begin(self.recipe.name, self.schedule, self.recipe.chains, done)

@@ -17,7 +17,7 @@ from torch import Tensor
 from atmc.common.atomic_files import sweep
 from atmc.common.errors import RunError
 from atmc.storage.files import DamagedFileError, problem, read_tensors, run_of, tensors_to_bytes
-from atmc.storage.manifest import NAME, Manifest
+from atmc.storage.manifest import NAME, Manifest, not_of
 from atmc.storage.metrics_log import EMPTY, Journal
 from atmc.storage.sample_bank import SampleBank
 
@@ -46,14 +46,17 @@ class ChainStore:
         self._place: os.stat_result | None = None
 
     @classmethod
-    def open(cls, folder: Path, chain: int = 0, **values: Any) -> "ChainStore":
-        """The store in `folder`; a new one, with `values` in its manifest, where there is none."""
+    def open(cls, folder: Path, chain: int = 0, binding: Mapping[str, str] | None = None) -> "ChainStore":
+        """The store in `folder`, which must be chain `chain` of the run with this `binding`; a new one if none is."""
         if Manifest.exists(folder):
             store = cls(Manifest.load(folder), chain)
+            if reason := not_of(store.manifest.values, chain, binding):
+                raise RunError(f"{folder}: {reason}: put the right one back, or remove it to sample that chain anew")
             store.check_place()
             return store
         if any((folder / "samples").glob("*.safetensors")) or any((folder / "checkpoint").glob("*.safetensors")):
             raise DamagedFileError(folder / NAME, "is missing, though there are samples or checkpoints beside it")
+        values = {} if binding is None else {"binding": dict(binding)}
         store = cls(Manifest.create(folder, chain=chain, checkpoints=[], **values), chain)
         if _others_have_begun(folder):
             store.notes.append(f"{folder}: is missing, though other chains of this run are there; it begins anew")

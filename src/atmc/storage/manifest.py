@@ -8,8 +8,9 @@ checksum of its own and is kept twice, so that one bad block cannot make a run f
 import hashlib
 import json
 import platform
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -42,10 +43,11 @@ def versions() -> dict[str, str]:
 def hardware(device: torch.device) -> dict[str, Any]:
     """Where it was made."""
     found: dict[str, Any] = {"device": device.type, "machine": platform.machine(), "system": sys.platform}
+    found["torch"] = torch.__version__
     if device.type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(device)
     else:
-        found["threads"] = torch.get_num_threads()
+        found |= {"threads": torch.get_num_threads(), "instructions": torch.backends.cpu.get_cpu_capability()}
     return found
 
 
@@ -120,6 +122,21 @@ class Manifest:
         return self.locate(relative), found["sha256"], found["bytes"]
 
 
+def binding_of(recipe: str) -> dict[str, str]:
+    """What ties the chains of a new run together: a random name of the run, and what is sampled, as a digest."""
+    return {"run": secrets.token_hex(16), "recipe": hashlib.sha256(recipe.encode()).hexdigest()}
+
+
+def not_of(values: dict[str, Any], chain: int, binding: Mapping[str, str] | None) -> str | None:
+    """Why a manifest is not that of chain `chain` of the run with this `binding`, in words; None where it is."""
+    own = values.get("binding") or {}
+    number = values.get("chain", chain)
+    for key, other in (("recipe", "a chain of a run of another recipe"), ("run", "a chain of another run")):
+        if binding is not None and own.get(key) != binding.get(key):
+            return f"holds {other}, not chain {chain} of this one"
+    return None if number == chain else f"holds a copy of chain {number}, not chain {chain}"
+
+
 def _checksum(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -188,4 +205,6 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "versions": _strings,
     "data": _about_data,
     "status": lambda v: v is None or isinstance(v, str),
+    "binding": lambda v: v is None or _strings(v),
+    "chain": lambda v: v is None or isinstance(v, int),
 }
