@@ -15,6 +15,8 @@ from tiny_recipes import RECIPE, SGD
 from atmc.cli.data import _sample_it
 from atmc.cli.image_files import read_picture
 from atmc.posterior import Posterior
+from atmc.storage.manifest import Manifest
+from atmc.storage.sample_bank import SampleBank
 
 
 def test_evaluate_has_the_agreed_json(tiny):

@@ -1,8 +1,11 @@
 """A run directory from a stranger: nothing outside it is touched, nothing hangs, and one line names what is odd."""
 
 import contextlib
+import errno
 import os
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +259,40 @@ def test_other_conditions_are_said_on_resuming(
     assert "now PyTorch operations" in note
     run(tiny, folder, progress=listen)
     assert len(listen.notes) == 1  # once
+
+
+def test_a_file_system_without_locks_is_not_called_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("atmc.storage.lock.fcntl.flock", none)
+    with pytest.raises(RunError, match=r"cannot be locked \(No locks available\)") as caught, RunLock(tmp_path / "run"):
+        pass
+    assert "in use" not in str(caught.value)
+
+
+def test_a_child_that_outlives_a_killed_run_does_not_hold_its_lock(tmp_path: Path) -> None:
+    """Processes that decode images are forked by the run, and notice its death only after a while."""
+    receive, send = os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        RunLock(tmp_path / "run").__enter__()
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.write(send, str(child).encode())
+        time.sleep(60)
+        os._exit(0)
+    child = int(os.read(receive, 20))
+    try:
+        with pytest.raises(RunError, match=f"in use by process {holder}"), RunLock(tmp_path / "run"):
+            pass
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
+        with RunLock(tmp_path / "run"):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(receive)
+        os.close(send)

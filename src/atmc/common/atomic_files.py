@@ -39,12 +39,12 @@ class ForeignFileError(RunError):
 
 
 @contextmanager
-def writing(path: Path, *, root: Path | None = None, mode: int = 0o644) -> Iterator[int]:
+def writing(path: Path, *, root: Path | None = None, mode: int = 0o644, make: bool = True) -> Iterator[int]:
     """A descriptor to write to; what was written is at `path` when the block ends, and nothing where it fails.
 
-    Folders that are missing are made. With `root`, no link below it is followed.
+    Folders that are missing are made, unless `make` is false. With `root`, no link below it is followed.
     """
-    with _folder_of(path, root, make=True) as folder:
+    with _folder_of(path, root, make) as folder:
         beside = f".{path.name[:100]}.{secrets.token_hex(8)}{_SUFFIX}"
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=folder)
         try:
@@ -61,9 +61,9 @@ def writing(path: Path, *, root: Path | None = None, mode: int = 0o644) -> Itera
         os.fsync(folder)  # a rename is only on disk once its folder is
 
 
-def write_file(path: Path, payload: bytes, *, root: Path | None = None, mode: int = 0o644) -> None:
+def write_file(path: Path, payload: bytes, *, root: Path | None = None, mode: int = 0o644, make: bool = True) -> None:
     """Put `payload` at `path`, whole or not at all."""
-    with writing(path, root=root, mode=mode) as handle:
+    with writing(path, root=root, mode=mode, make=make) as handle:
         write_all(handle, payload)
 
 

@@ -25,7 +25,7 @@ from atmc.engine.checkpointing import GaveUpError, Keeper
 from atmc.engine.open_run import made_elsewhere, prepare
 from atmc.engine.processes import World, join, pick_device
 from atmc.engine.progress import Progress, choose_progress
-from atmc.engine.run_data import RunData, check_fits, load_data
+from atmc.engine.run_data import RunData, check_fits, check_length, load_data
 from atmc.engine.run_outcome import end_together
 from atmc.engine.schedule import make_schedule
 from atmc.engine.tensorboard import WithBoard
@@ -115,6 +115,7 @@ class Runner:
         numbers = world.chains(recipe)
         first = model if model is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
         check_fits(first, data, recipe, build_likelihood(recipe))
+        check_length(recipe, len(data.train))
         self.schedule = make_schedule(recipe, len(data.train))  # only now: too large a batch would be blamed on it
         try_optimizer(recipe, first, device)
         feed = make_feed(recipe, data, device, world, chain_seed(recipe.seed, numbers[0], "order"))

@@ -74,6 +74,8 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = (), typed: 
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not a recipe: its values are nested too deeply") from None
     values.setdefault("name", path.stem)
     if any((path.parent / name).is_file() for name in MANIFESTS):
         values = of_older_run(values)
@@ -154,6 +156,8 @@ def _validated(values: dict[str, Any]) -> Recipe:
         return TypeAdapter(Recipe).validate_json(json.dumps(values, default=str))
     except ValidationError as error:
         raise InputError(explain(error.errors(include_url=False)[0])) from None
+    except RecursionError:
+        raise InputError("a value is nested too deeply") from None
 
 
 def _set(values: dict[str, Any], override: str) -> str:
@@ -164,6 +168,8 @@ def _set(values: dict[str, Any], override: str) -> str:
         raise InputError(f"--set {override}: must be key=value, for example sampler.temperature=0.5")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
+    except RecursionError:
+        raise InputError(f"--set {override[:60]}…: nested too deeply") from None
     except tomllib.TOMLDecodeError:
         # A bare word is a string, so that a shell needs no second pair of quotes; .5 and 5. are numbers to people.
         value = float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.I) else text

@@ -10,7 +10,7 @@ def write(path: Path, content: str | bytes) -> Path:
     """Write `content` so that a reader sees the old file or the new one, never half of one."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
-        write_file(path, data, mode=0o666)
+        write_file(path, data, mode=0o666, make=False)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     return path

@@ -16,6 +16,19 @@ from types import TracebackType
 from atmc.common.atomic_files import open_file
 from atmc.common.errors import RunError
 
+_held: set[int] = set()  # descriptors of locks
+
+
+def _let_go() -> None:
+    """In a forked child (a process that decodes images): it may outlive a killed run, and must not hold its lock."""
+    for handle in _held:
+        with contextlib.suppress(OSError):
+            os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
 
 class RunLock:
     """Context manager: holds `<folder>/.lock`, or raises `RunError` naming the holder."""
@@ -58,6 +71,7 @@ class RunLock:
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
         self._handle = handle
+        _held.add(handle)
         return self
 
     def __exit__(
@@ -71,7 +85,9 @@ class RunLock:
                     self.path.unlink()  # still locked: whoever has opened it finds it gone
                     for made in self._made:
                         made.rmdir()
-        os.close(self._handle)
+        if self._handle in _held:  # not where this is a child that was forked from the holder
+            _held.discard(self._handle)
+            os.close(self._handle)
         self._handle = None
 
     def _is_in_place(self, handle: int) -> bool:

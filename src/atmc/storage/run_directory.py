@@ -216,5 +216,5 @@ def read_recipe(top: Manifest) -> Recipe:
         top.notes.append(f"{path}: {reason}; the manifest's copy is used")
     try:
         return recipe_from_dict(of_older_run(tomllib.loads(text)))
-    except (tomllib.TOMLDecodeError, TypeError) as error:
+    except (tomllib.TOMLDecodeError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(top.folder / NAME, f"holds no recipe ({error})") from error
