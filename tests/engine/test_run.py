@@ -333,7 +333,7 @@ assert run(TINY, {str(tmp_path / "run")!r}).status == "done"
 assert run(TINY, {str(tmp_path / "run")!r}).status == "done"
 assert len(RunDir.open({str(tmp_path / "run")!r}).bank) == 5
 from atmc.recipe.toml_files import load_recipe
-from atmc.errors import InputError
+from atmc.common.errors import InputError
 try:
     load_recipe("digits-atmc")
 except InputError as error:

@@ -136,16 +136,16 @@ def recipe_from_values(values: dict[str, Any], overrides: Sequence[str] = ()) ->
     """
     before = {**values, **{key: dict(part) for key, part in values.items() if isinstance(part, dict)}}
     given = {_set(values, override) for override in overrides}
-    recipe = _validated(values)
+    recipe = validated(values)
     if idle := left_behind(recipe, before, given):
         for key in idle:
             section, _, name = key.partition(".")
             del values[section][name]
-        recipe = _validated(values)
+        recipe = validated(values)
     return check_recipe(recipe)
 
 
-def _validated(values: dict[str, Any]) -> Recipe:
+def validated(values: dict[str, Any]) -> Recipe:
     """The recipe of nested values whose keys and types are right."""
     try:
         from pydantic import TypeAdapter, ValidationError

@@ -10,6 +10,7 @@
 A run of several chains has all but recipe, manifest and labels in chains/0, chains/1, …, each with its own manifest.
 """
 
+import importlib.util
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from atmc.common.errors import InputError
 from atmc.engine.build import build_likelihood, build_model
 from atmc.engine.sample_predictions import from_file
 from atmc.recipe.settings import Recipe, of_older_run, recipe_from_dict
-from atmc.recipe.toml_files import RECIPE_FILE
+from atmc.recipe.toml_files import RECIPE_FILE, validated
 from atmc.storage.files import DamagedFileError, problem, read_tensors
 from atmc.storage.manifest import MIRROR, NAME, Manifest, not_of
 from atmc.storage.metrics_log import read_rows, wrong
@@ -215,6 +216,11 @@ def read_recipe(top: Manifest) -> Recipe:
     if reason := problem(path, sha256, size):
         top.notes.append(f"{path}: {reason}; the manifest's copy is used")
     try:
-        return recipe_from_dict(of_older_run(tomllib.loads(text)))
-    except (tomllib.TOMLDecodeError, TypeError, AttributeError, RecursionError) as error:
+        values = of_older_run(tomllib.loads(text))
+        # Where pydantic is, it looks at every type: the text may be anybody's.
+        found = validated(values) if importlib.util.find_spec("pydantic") else recipe_from_dict(values)
+    except (tomllib.TOMLDecodeError, TypeError, AttributeError, RecursionError, InputError) as error:
         raise DamagedFileError(top.folder / NAME, f"holds no recipe ({error})") from error
+    if not 1 <= found.chains <= 10_000:
+        raise DamagedFileError(top.folder / NAME, f"holds no recipe (of {found.chains} chains)")
+    return found
