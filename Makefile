@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test format lint types unit clean
+.PHONY: demo test format lint types unit lock clean
 
 demo: $(STAMP)
 	$(BIN)/atmc demo
@@ -26,11 +27,18 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Reinstalls only when what is to be installed has changed.
-$(STAMP): pyproject.toml constraints.txt src/atmc/samplers/step.c
+# Reinstalls only when what is to be installed has changed. Everything is pinned and checked by its hash, but for torch:
+# which build of it is right depends on the machine, so it is pinned alone. The last line may then ask for nothing more.
+$(STAMP): pyproject.toml constraints.txt requirements.lock src/atmc/samplers/step.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) -c constraints.txt torch
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
+
+# After a change to constraints.txt or to the dependencies in pyproject.toml.
+lock:
+	$(PYTHON) .ci/lock.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -15,6 +15,8 @@ from tiny_recipes import RECIPE, SGD
 from atmc.cli.data import _sample_it
 from atmc.cli.predict import read_picture
 from atmc.posterior import Posterior
+from atmc.storage.manifest import Manifest
+from atmc.storage.sample_bank import SampleBank
 
 
 def test_evaluate_has_the_agreed_json(tiny):
@@ -368,3 +370,27 @@ def test_metrics_that_were_changed_are_named(tiny, tmp_path, verb, harm):
     assert "damaged: " in said
     assert "metrics.jsonl" in said
     assert "damaged: " not in atmc(verb, tiny).err
+
+
+def test_every_verb_that_uses_samples_says_when_some_are_missing(tiny, tmp_path):
+    """An average over fewer networks than were drawn must not look like the whole one."""
+    shutil.copytree(tiny, "run")
+    manifest = Manifest.load(Path("run"))
+    SampleBank(manifest).set_aside(1, "it was torn")
+    manifest.commit()
+    Image.new("L", (8, 8), 128).save("x.png")
+    for words in (
+        ("predict", "run", "x.png"),
+        ("export", "run", "out", "--no-onnx"),
+        ("distill", "run", "student", "--epochs", "1"),
+        ("doctor", "run"),
+    ):
+        result = atmc(*words)
+        assert result.code == 0, result
+        assert "0001.safetensors: no longer in the bank: it was torn" in result.err, words
+    assert json.loads(atmc("predict", "run", "x.png", "--json").out)["damaged"]
+    for path in Path("run/checkpoint").iterdir():
+        path.unlink()
+    result = atmc("doctor", "run")
+    assert "no checkpoint can be read" in result.err
+    assert "The run cannot be resumed" in result.out

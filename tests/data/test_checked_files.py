@@ -8,20 +8,9 @@ from pathlib import Path
 import pytest
 
 from atmc.common.errors import RunError
-from atmc.data.checked_files import Expected, faults, sweep, write_whole
+from atmc.data.checked_files import Expected, faults, sweep
 from atmc.data.fetch.download import download
 from atmc.data.fetch.packages import npm_pack
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    target = tmp_path / "a.bin"
-    write_whole(target, b"old")
-    with pytest.raises(TypeError):
-        write_whole(target, "no bytes")  # type: ignore[arg-type]
-    assert target.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["a.bin"]
-    write_whole(target, b"new")
-    assert target.read_bytes() == b"new"
 
 
 def test_faults_name_each_file(tmp_path: Path) -> None:
@@ -39,7 +28,7 @@ def test_faults_name_each_file(tmp_path: Path) -> None:
 def test_leftovers_of_a_killed_fetch_are_swept_when_old(tmp_path: Path) -> None:
     (tmp_path / ".fetch-1").mkdir()
     (tmp_path / ".fetch-1" / "half.tgz").write_bytes(b"half")
-    (tmp_path / ".a.bin.xyz.part").write_bytes(b"half")
+    (tmp_path / ".a.bin.xyz.tmp").write_bytes(b"half")
     (tmp_path / "a.bin").write_bytes(b"whole")
     sweep(tmp_path)
     assert len(os.listdir(tmp_path)) == 3  # young: another fetch may be at work

@@ -69,10 +69,10 @@ class Trap:
             self._die()
         self.fsync(handle)
 
-    def _replace(self, a: Any, b: Any) -> None:
+    def _replace(self, a: Any, b: Any, **folders: int) -> None:
         if self._due():
             self._die()
-        self.replace(a, b)
+        self.replace(a, b, **folders)
 
 
 def bank_of(folder: Path) -> list[str]:

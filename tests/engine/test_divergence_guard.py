@@ -9,20 +9,24 @@ import torch
 
 from atmc.common.errors import RunError
 from atmc.engine.divergence_guard import Guard
+from atmc.engine.guessing import Guess, guess, verdict
 from atmc.engine.runner import Runner, run
 from atmc.engine.step import Step
 from atmc.storage.run_directory import RunDir
+from atmc.target import likelihoods
+
+GUESSING = math.log(10)
 
 
 def test_non_finite_losses_are_seen_at_once() -> None:
     for bad in (math.nan, math.inf, -math.inf):
-        found = Guard(4.0, 10).judge([2.0, 2.0, bad, 2.0], 100)
+        found = Guard(4.0, GUESSING).judge([2.0, 2.0, bad, 2.0], 100)
         assert found is not None
         assert found.step == 102
 
 
 def test_one_bad_batch_is_no_divergence_but_a_lasting_rise_is() -> None:
-    guard = Guard(4.0, 10)
+    guard = Guard(4.0, GUESSING)
     assert guard.judge([2.3] * 30 + [100.0] + [2.3] * 200, 0) is None
     found = guard.judge([30.0] * 200, 231)
     assert found is not None
@@ -31,12 +35,31 @@ def test_one_bad_batch_is_no_divergence_but_a_lasting_rise_is() -> None:
 
 
 def test_a_network_that_starts_badly_is_given_its_start() -> None:
-    guard = Guard(4.0, 10)
+    guard = Guard(4.0, GUESSING)
     assert guard.judge([50.0] * 100 + [60.0] * 100, 0) is None
 
 
+def test_a_chain_that_explodes_at_once_does_not_set_its_own_limit() -> None:
+    found = Guard(4.0, GUESSING).judge([2.3] + [600.0] * 100, 0)
+    assert found is not None
+    assert found.step < 20
+    assert found.since == 1
+
+
+def test_a_storm_that_passes_is_no_divergence() -> None:
+    assert Guard(4.0, GUESSING).judge([2.3] + [500.0] * 2 + [2.0] * 100, 0) is None
+
+
+def test_a_bad_start_counts_only_until_the_chain_has_been_better() -> None:
+    guard = Guard(4.0, GUESSING)
+    assert guard.judge([50.0] * 10 + [1.0] * 300, 0) is None  # such as a warm start does it
+    found = guard.judge([50.0] * 100, 310)
+    assert found is not None
+    assert found.since == 310
+
+
 def test_it_says_since_when() -> None:
-    guard = Guard(4.0, 10)
+    guard = Guard(4.0, GUESSING)
     losses = [2.3] * 30 + [100.0] + [2.3] * 20 + [30.0, 8.0, 30.0] + [40.0] * 40
     found = guard.judge(losses, 1000)
     assert found is not None
@@ -45,7 +68,7 @@ def test_it_says_since_when() -> None:
 
 
 def test_the_last_losses_tell_before_the_mean_does() -> None:
-    guard = Guard(4.0, 10)
+    guard = Guard(4.0, GUESSING)
     assert guard.judge([2.3] * 30 + [100.0, 2.3, 100.0], 0) is None
     assert guard.suspect() is None  # two of five
     assert guard.judge([80.0], 33) is None
@@ -55,7 +78,7 @@ def test_the_last_losses_tell_before_the_mean_does() -> None:
 
 
 def test_all_of_the_last_losses_must_be_a_little_beyond() -> None:
-    guard = Guard(4.0, 10)
+    guard = Guard(4.0, GUESSING)
     assert guard.judge([2.3] * 30 + [10.0] * 4, 0) is None
     assert guard.suspect() is None
     assert guard.judge([10.0], 34) is None
@@ -63,18 +86,18 @@ def test_all_of_the_last_losses_must_be_a_little_beyond() -> None:
 
 
 def test_a_state_from_before_recent_losses_were_kept() -> None:
-    guard = Guard(4.0, 10)
-    guard.load({"mean": 2.0, "start_sum": 40.0, "seen": 30})
+    guard = Guard(4.0, GUESSING)
+    guard.load({"mean": 2.0})
     assert guard.suspect() is None
     assert guard.divergence(7, "why").since == 7
 
 
 def test_state_survives_and_splitting_changes_nothing() -> None:
     losses = [2.0 + 0.1 * (i % 7) for i in range(100)]
-    whole, parts = Guard(4.0, 10), Guard(4.0, 10)
+    whole, parts = Guard(4.0, GUESSING), Guard(4.0, GUESSING)
     whole.judge(losses, 0)
     parts.judge(losses[:33], 0)
-    again = Guard(4.0, 10)
+    again = Guard(4.0, GUESSING)
     again.load(parts.state())
     again.judge(losses[33:], 33)
     assert again.state() == whole.state()
@@ -107,7 +130,8 @@ def test_rolls_back_with_a_smaller_step_and_writes_it_down(
     assert run(tiny, tmp_path / "run", progress=None).status == "done"
     found = RunDir.open(tmp_path / "run")
     [event] = [row for row in found.metrics() if row["event"] == "rollback"]
-    assert event["diverged_at"] in (26, 27)
+    assert event["since"] in (26, 27)
+    assert event["diverged_at"] < 31
     assert event["step"] == 23  # the end of the second cycle: its checkpoint is the last good one
     assert event["lr_scale"] == 0.5
     assert len(found.bank) == 5
@@ -197,8 +221,9 @@ def test_a_chain_that_gives_up_keeps_no_sample_from_after_its_divergence(
     tiny: Any, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Explosion(monkeypatch, [22], 30.0)  # the sample of step 23 is taken before any loss has shown much
+    keeping = {"max_rollbacks": 0, "evaluate": [], "worst_sample": math.inf}
     with pytest.raises(RunError, match="its 1 sample is kept"):
-        run(change(tiny, run={"max_rollbacks": 0, "evaluate": []}), tmp_path / "run", progress=None)
+        run(change(tiny, run=keeping), tmp_path / "run", progress=None)
     found = RunDir.open(tmp_path / "run")
     assert [found.bank.meta(i)["step"] for i in range(len(found.bank))] == [12]
     assert "no longer in the bank: drawn at or after step" in " ".join(found.damage())
@@ -238,3 +263,49 @@ class _StopAfterRollback:
     def row(self, row: Any, samples: int) -> None:
         if row["event"] == "rollback":
             self.runner.stop_asked = True
+
+
+def test_the_guess_of_each_likelihood() -> None:
+    labels = torch.arange(30) % 3
+    found = guess(likelihoods.build("categorical"), labels, 3)
+    assert found.loss == pytest.approx(math.log(3))
+    assert found.cost == pytest.approx(math.log(3))
+    assert guess(likelihoods.build("dirclip"), labels, 3).loss == pytest.approx(math.log(3))  # its own is negative
+    wide = guess(likelihoods.build("noisy-dirichlet", alpha_eps=1e-4), labels, 3)
+    assert wide.loss > 10
+    assert wide.cost == pytest.approx(math.log(3))
+    targets = torch.tensor([[-20.0], [20.0]] * 10)
+    line = guess(likelihoods.build("gaussian", scale=2.0), targets, 0)
+    assert line.loss == pytest.approx(50 + math.log(2) + 0.5 * math.log(2 * math.pi), rel=1e-5)
+    assert line.cost == pytest.approx(404)
+
+
+def test_overfitting_is_no_divergence_and_a_broken_sample_is() -> None:
+    known = Guess(loss=GUESSING, cost=GUESSING)
+    by_heart = {"training": {"nll": 0.01}, "test": {"nll": 20.0}}
+    assert verdict(by_heart, known, 3.0) is None
+    broken = {"training": {"nll": 3.0}, "test": {"nll": 7.0}}
+    assert "on test examples is 7" in str(verdict(broken, known, 3.0))
+    assert verdict(broken, known, math.inf) is None
+    assert "on training examples" in str(verdict({"training": {"nll": 8.0}}, known, 3.0))
+    assert "not finite" in str(verdict({"training": {"nll": math.nan}}, known, math.inf))
+    assert verdict({"training": {"rmse": 5.0}}, Guess(1.0, 10.0), 3.0) is None
+    assert "squared error" in str(verdict({"training": {"rmse": 6.0}}, Guess(1.0, 10.0), 3.0))
+
+
+@pytest.mark.parametrize("evaluate", [["test"], []])
+def test_no_sample_much_worse_than_guessing_unless_the_recipe_says_so(
+    tiny: Any, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluate: list[str]
+) -> None:
+    """Weights that are wrong at the very step of a sample, though not so wrong that the losses' limit knows."""
+    monkeypatch.setattr(Guard, "limit", math.inf)
+    Explosion(monkeypatch, [23], 30.0)
+    recipe = change(tiny, run={"evaluate": evaluate})
+    run(recipe, tmp_path / "run", progress=None)
+    [event] = [row for row in RunDir.open(tmp_path / "run").metrics() if row["event"] == "rollback"]
+    assert "run.worst_sample = 3" in event["reason"]
+    Explosion(monkeypatch, [23], 30.0)
+    run(change(recipe, run={"worst_sample": math.inf}), tmp_path / "all", progress=None)
+    found = RunDir.open(tmp_path / "all")
+    assert [row for row in found.metrics() if row["event"] == "rollback"] == []
+    assert max(float(t.abs().max()) for t in found.bank[1].values()) > 10

@@ -54,7 +54,7 @@ def test_no_place_to_keep_it(compiled, tmp_path):
 
 
 def test_a_failed_write_leaves_nothing(compiled, tmp_path, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", refuse)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from atmc.common.errors import InputError, RunError
-from atmc.storage.files import DamagedFileError, bytes_to_tensors, read_tensors, sweep, tensors_to_bytes, write_bytes
+from atmc.storage.files import DamagedFileError, bytes_to_tensors, read_tensors, tensors_to_bytes, write_bytes
 from atmc.storage.lock import RunLock
 from atmc.storage.manifest import FORMAT, Manifest
 from atmc.storage.metrics_log import Journal, read_rows
@@ -81,13 +81,6 @@ def test_writing_leaves_nothing_beside_and_a_failed_write_keeps_the_old(tmp_path
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_sweep_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
-    (tmp_path / ".a.safetensors.tmp").write_bytes(b"half")
-    (tmp_path / "b.safetensors").write_bytes(b"whole")
-    sweep(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["b.safetensors"]
 
 
 def test_pack_round_trip() -> None:

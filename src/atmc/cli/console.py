@@ -63,12 +63,18 @@ def wrapped(text: str, columns: int, whole: Sequence[str] = (), hang: int | None
 
 def complain(message: object) -> None:
     """The one clear line about what went wrong."""
-    print(f"atmc: {printable(message)}", file=sys.stderr, flush=True)
+    _line(f"atmc: {printable(message)}")
 
 
 def remark(message: object) -> None:
     """A line beside the result: progress, or a note."""
-    print(printable(message), file=sys.stderr, flush=True)
+    _line(printable(message))
+
+
+def _line(text: str) -> None:
+    """A line on stderr in one piece: a thread may be writing another (`working`), and Ctrl-C ends either."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def emit(value: Any) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from atmc.cli.console import PATIENCE, command, emit, next_step, printable, remark, say
-from atmc.cli.export import new_folder
+from atmc.cli.export import made_whole, new_folder
 from atmc.cli.score_tables import score_table
 from atmc.common.errors import InputError
 
@@ -15,7 +15,7 @@ from atmc.common.errors import InputError
 def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.open_runs import in_python, is_regression, threads_of
+    from atmc.cli.open_runs import in_python, is_regression, tell_damage, threads_of
     from atmc.report.read_run import Reading, pixels
 
     reading = Reading(run)
@@ -25,6 +25,8 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
         )
     saved = f"distill(x).posterior.save({str(folder)!r}), with x the training inputs"
     reading.need_network(in_python(run, saved))
+    damaged = reading.run.damage()
+    tell_damage(run, damaged)
     train, test = reading.examples("train"), reading.examples("test")
     began = time.monotonic()
     shown = [began]
@@ -39,10 +41,12 @@ def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
     held = (pixels(test), test.labels.numpy())
     with threads_of(run):
         made = reading.posterior.distill(pixels(train), epochs=epochs, held_out=held, progress=progress)
-    made.posterior.save(folder)
+    with made_whole(folder):
+        made.posterior.save(folder)
     sys.stderr.flush()
     if as_json:
-        emit({"folder": str(folder), "divergence": made.divergence, "scores": made.scores})
+        told = {"folder": str(folder), "divergence": made.divergence, "scores": made.scores}
+        emit(told | ({"damaged": damaged} if damaged else {}))
         return 0
     names = (("student", "the distilled network"), ("ensemble", "all samples"), ("single", "the last sample"))
     score_table([(label, made.scores[key]) for key, label in names])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +22,17 @@ _CLASSES = "only classifiers can be exported to ONNX"
 def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
     """The verb; returns the exit code."""
     new_folder(folder)
-    from atmc.cli.open_runs import threads_of
+    from atmc.cli.open_runs import damage_of, tell_damage, threads_of
 
     with working(f"exporting {run}"), threads_of(run):
         posterior, inputs = _open(run, folder, onnx)
-        posterior.export(folder, onnx=onnx, inputs=inputs)
+        damaged = damage_of(run)
+        with made_whole(folder):
+            posterior.export(folder, onnx=onnx, inputs=inputs)
+    tell_damage(run, damaged)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     if as_json:
-        emit({"folder": str(folder), "files": files})
+        emit({"folder": str(folder), "files": files} | ({"damaged": damaged} if damaged else {}))
         return 0
     say(
         f"{len(posterior)} samples are in {printable(folder)}: {len(files)} files"
@@ -68,6 +74,19 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
     reading.need_network(in_python(run, checked if onnx else kept))
     inputs = pixels(reading.examples("test"), range(8)) if onnx and reading.posterior.example is None else None
     return reading.posterior, inputs
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[None]:
+    """Removes what was put into a new folder where that fails (a full disk): the same command can be run again."""
+    there = folder.exists()
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        if there:
+            folder.mkdir(exist_ok=True)
+        raise
 
 
 def new_folder(folder: Path) -> None:

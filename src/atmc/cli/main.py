@@ -16,6 +16,7 @@ from typing import Any
 from atmc.cli.console import complain
 from atmc.common.errors import InputError, RunError
 
+_NO_ROOM = "out of memory; close other programs, or use a smaller batch or network"
 DONE, FAILED, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -58,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except MemoryError as error:
-        return _ends(error, FAILED, "out of memory; close other programs, or use a smaller batch or network")
+        return _ends(error, FAILED, _NO_ROOM)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _ends(error, FAILED, f"{place}{error.strerror or error}")
@@ -71,6 +72,8 @@ def run(arguments: Sequence[str]) -> int:
             return _ends(error, BAD_INPUT, _usage(error))
         if type(error).__name__ == "Abort":
             return _interrupted()
+        if isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error)):
+            return _ends(error, FAILED, _NO_ROOM)
         said = f"{type(error).__name__}: {error}"
         return _ends(error, FAILED, f"unexpected {said[:300]} (ATMC_DEBUG=1 shows where; please report it)")
 

@@ -136,10 +136,21 @@ def _sides(size: str) -> tuple[int, int]:
 
 def tell_damage(path: Path, found: Sequence[str]) -> None:
     """Say on stderr what is wrong with a run's files and what to do; a result made of the rest must not hide it."""
+    from atmc.storage.run_directory import STUCK
+
     for line in found:
         remark(f"damaged: {line}")
-    if found:
+    if found and any(STUCK in line for line in found):
+        remark("What is whole was used. To sample more, begin a new run in another folder.")
+    elif found:
         remark(f"What is whole was used. {command('atmc', 'sample', path)} sets damaged samples aside and goes on.")
+
+
+def damage_of(path: Path) -> list[str]:
+    """What is wrong with the files of a run, one line each; nothing of a saved posterior, which is whole or refused."""
+    from atmc.storage.run_directory import RunDir
+
+    return [] if is_saved(path) else RunDir.open(path).damage()
 
 
 def check_device(name: str | None) -> str | None:

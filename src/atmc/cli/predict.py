@@ -43,11 +43,13 @@ def predict(
     as_json: bool,
 ) -> int:
     """The verb; returns the exit code."""
-    from atmc.cli.open_runs import check_device, open_posterior, threads_of
+    from atmc.cli.open_runs import check_device, damage_of, open_posterior, tell_damage, threads_of
 
     place = check_device(device)
     with working(f"opening {run}"):
         posterior, view = open_posterior(run, size)
+        damaged = damage_of(run)
+    tell_damage(run, damaged)
     found: list[dict[str, Any]] = []
     for paths in _groups(images):
         pictures: list[tuple[Path, Picture]] = []
@@ -70,7 +72,7 @@ def predict(
                 _print(entries[path])
     failed = sum("error" in entry for entry in found)
     if as_json:
-        emit({"samples": len(posterior), "images": found})
+        emit({"samples": len(posterior), "images": found} | ({"damaged": damaged} if damaged else {}))
         for entry in found:
             if "error" in entry:
                 complain(f"{entry['file']}: {entry['error']}")

@@ -1,11 +1,9 @@
-"""Files that are either whole and right or not there: checksums, and writing beside then renaming."""
+"""Files of data sets as their publishers made them: sizes and checksums."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -65,37 +63,8 @@ def faults(directory: Path, files: Iterable[Expected]) -> dict[str, str]:
     return found
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write beside, flush to the disk, rename into place: at no moment is there a part of a file under its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make a rename in `directory` survive a power cut (a no-op where directories cannot be opened)."""
-    try:
-        handle = os.open(directory, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def sweep(directory: Path, age: float = 86_400.0) -> None:
     """Remove what a killed fetch left beside its targets more than `age` seconds ago (a live one may be younger)."""
-    for leftover in [*directory.glob(".fetch-*"), *directory.glob(".*.part")]:
+    for leftover in [*directory.glob(".fetch-*"), *directory.glob(".*.tmp")]:
         if time.time() - leftover.stat().st_mtime > age:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -20,11 +20,13 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import numpy.typing as npt
 
+from atmc.common.atomic_files import write_file
 from atmc.common.errors import InputError
-from atmc.data.checked_files import write_whole
 from atmc.data.image_decoding import SUFFIXES
 
 VERSION = 1
+LARGEST_IMAGE, LARGEST_LABEL = 256 << 20, 1 << 20  # bytes of an entry; what is larger is a mistake, or malice
+MOST_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def open_index(paths: tuple[Path, ...], cache: Path | None) -> ShardIndex:
         buffer = io.BytesIO()
         np.savez(buffer, shard=shard, offset=offset, size=size, label=label)
         with contextlib.suppress(OSError):  # the index is only kept to save time
-            write_whole(kept, buffer.getvalue())
+            write_file(kept, buffer.getvalue())
     return index
 
 
@@ -92,6 +94,10 @@ def scan(path: Path) -> Iterator[tuple[int, int, int]]:
                     if key:
                         yield _entry(path, key, image, label)
                     key, image, label = str(name.with_name(stem)), None, None
+                if member.size > (LARGEST_IMAGE if f".{suffix.lower()}" in SUFFIXES else LARGEST_LABEL) and (
+                    f".{suffix.lower()}" in SUFFIXES or suffix.lower() in ("cls", "json")
+                ):
+                    raise InputError(f"{path}: {name} claims {member.size:,} bytes, more than an entry may have")
                 if f".{suffix.lower()}" in SUFFIXES:
                     image = (member.offset_data, member.size)
                 elif suffix.lower() in ("cls", "json"):
@@ -119,10 +125,12 @@ def _label(content: bytes, kind: str, where: str) -> int | None:
         else:
             document = json.loads(content)
             value = document.get("label", document.get("cls")) if isinstance(document, dict) else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where} holds no label: {error}") from error
     if value is None:
         return None
     if type(value) is not int or value < 0:
         raise InputError(f"{where} holds no label: {value!r}")
+    if value >= MOST_CLASSES:
+        raise InputError(f"{where} holds the label {value}, and classes are numbered from 0: at most {MOST_CLASSES:,}")
     return value

@@ -8,6 +8,7 @@ system's page cache, which is told of each shard when its turn comes.
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
 from collections import OrderedDict
@@ -22,7 +23,8 @@ from atmc.data.shard_index import open_index
 from atmc.data.streamed_source import Encoded
 
 OPEN_FILES = 32
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_RANGE = re.compile(r"\{(\d{1,12})\.\.(\d{1,12})\}")
+_MANY = 1_000_000  # shards that a pattern may name
 
 
 class ShardSource(Encoded):
@@ -102,6 +104,9 @@ def expand(pattern: str, split: str) -> tuple[Path, ...]:
 
 
 def _match(pattern: str) -> tuple[Path, ...]:
+    named = math.prod(max(0, int(last) - int(first) + 1) for first, last in _RANGE.findall(pattern))
+    if named > _MANY:
+        raise InputError(f"shards:{pattern} names {named:,} files, more than the {_MANY:,} that are looked for")
     numbers = _RANGE.search(pattern)
     if numbers is None:
         return tuple(Path(name) for name in sorted(glob.glob(os.path.expanduser(pattern))))

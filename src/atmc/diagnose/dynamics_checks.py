@@ -22,6 +22,7 @@ from atmc.diagnose.suggested_commands import (
     unfinished,
 )
 from atmc.diagnose.traces import Level, is_off
+from atmc.storage.run_directory import STUCK
 
 TOLERABLE = 0.1  # relative error of a temperature
 SMALL = 0.1  # relative change of the training loss below which it has settled
@@ -53,16 +54,27 @@ def intact(v: Vitals) -> list[Advice]:
     if not v.damage:
         return []
     evidence = f"{plural(len(v.damage), 'note')} of damage; the first: {v.damage[0]}."
+    if stuck := [line for line in v.damage if STUCK in line]:
+        action = "Its samples can be used; to sample more, begin a new run in another folder."
+        return [Advice("warning", "The run cannot be resumed", f"{stuck[0]}.", action, "certain")]
     action = "What is left is used; run the command again to make what can be made again."
     return [Advice("warning", "Files of the run were damaged", evidence, action, "certain")]
 
 
 def diverged(v: Vitals) -> list[Advice]:
     """Did it have to be caught?"""
-    if v.rollbacks == 0:
+    if v.rollbacks == 0 and v.status != "diverged":
         return []
-    times = "once" if v.rollbacks == 1 else f"{v.rollbacks} times"
+    times = {0: "never", 1: "once"}.get(v.rollbacks, f"{v.rollbacks} times")
     evidence = f"The step size is now {v.lr_scale:g} of the recipe's, so samples before and after differ in kind."
+    if v.status == "diverged":  # the last of these step sizes was too large as well
+        evidence = (
+            f"It was rolled back {times}, and diverged with {v.lr_scale:g} of the recipe's step size all the same."
+        )
+        action = slower(v, f"Start anew with sampler.lr and the speeds times {v.lr_scale / 4:g}", v.lr_scale / 4)
+        return [
+            Advice("problem", "The step size is too large: the chain diverged for good", evidence, action, "certain")
+        ]
     action = slower(v, f"Start anew with sampler.lr and the speeds times {v.lr_scale:g}", v.lr_scale)
     return [Advice("warning", f"The chain diverged {times} and was rolled back", evidence, action, "certain")]
 
@@ -71,6 +83,8 @@ def enough_samples(v: Vitals) -> list[Advice]:
     """Is there anything to average?"""
     if not v.samples_weights or v.units >= FEW:
         return []
+    if v.samples == 0 and v.status == "diverged":
+        return [Advice("problem", "There are no samples", "The bank is empty: see the divergence.", "", "certain")]
     if v.samples == 0:
         action = "Let the run pass its burn-in and its first cycle (schedule.burn_in_epochs, schedule.cycle_epochs)."
         return [Advice("problem", "There are no samples", "The bank is empty.", action, "certain")]

@@ -125,7 +125,7 @@ def examine(run: RunDir) -> Vitals:
         follows=section.thermostat_follows_step,
         rollbacks=len(back),
         lr_scale=min((float(r.get("lr_scale") or 1.0) for r in back), default=1.0),
-        damage=tuple(run.notes) + tuple(str(r.get("what")) for r in rows if r.get("event") == "damage"),
+        damage=(*run.damage(), *(str(r.get("what")) for r in rows if r.get("event") == "damage")),
         kinetic=traces.temperature_ratio(hot, by_time=True),
         kinetic_at_samples=traces.temperature_ratio(ends),
         kinetic_late=traces.temperature_ratio(traces.second_half(hot), by_time=True),

@@ -9,12 +9,13 @@ import numpy as np
 from atmc.common.text import plural
 from atmc.diagnose.finding import FEW, SIGNIFICANT, Advice, cannot_tell, words
 from atmc.diagnose.run_measurements import Vitals
-from atmc.diagnose.suggested_commands import go_on, held_out, longer_burn_in
+from atmc.diagnose.suggested_commands import go_on, held_out, longer_burn_in, slower
 from atmc.posterior.arrays import Floats
 from atmc.posterior.calibration import CalibrationBins, wilson
 
 UNMIXED = 1.1  # R-hat; two halves of 14 independent samples pass it in a quarter of cases, of 50 in one of 50
 HARM = 0.02  # share of the NLL that late samples alone are better by, from which early ones do harm
+WORSE = 1.2  # times the NLL of guessing
 WIDE = 0.05  # a gap between confidence and accuracy that matters by itself
 LONGER = "Lengthen schedule.cycle_epochs, so that each cycle travels further, or raise the step size."
 
@@ -84,9 +85,20 @@ def distinct(v: Vitals) -> list[Advice]:
 
 
 def learned(v: Vitals) -> list[Advice]:
-    """Has it learned anything? A chain may mix well around networks that know no more than a coin does."""
+    """Has it learned anything? A chain may mix well around networks that know no more than a coin does.
+
+    Worse than guessing, on the training set as well, is what too large a step size does.
+    """
     if v.bins is None or v.scores is None or v.classes < 2:
         return []
+    one, uniform = v.scores["mean_single"]["nll"], math.log(v.classes)
+    if one > WORSE * uniform and not v.loss < uniform:
+        evidence = (
+            f"On {v.split} the NLL of one sample is {nats(one)} on average, that of guessing among {v.classes} classes "
+            f"{nats(uniform)}; the training loss is {nats(v.loss)}."
+        )
+        action = slower(v, "The step size is too large: divide sampler.lr and the speeds by ten", 0.1)
+        return [Advice("problem", "Its samples are worse than guessing", evidence, action, "certain")]
     examples, share = int(v.bins.count.sum()), v.scores["predictive"]["accuracy"]
     low = float(wilson(share * examples, examples)[0])
     if low > 1 / v.classes:

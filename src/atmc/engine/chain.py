@@ -16,6 +16,7 @@ from atmc.common.errors import RunError
 from atmc.data import Batches
 from atmc.engine.device_loop import Motor
 from atmc.engine.divergence_guard import Divergence, Guard
+from atmc.engine.guessing import guess
 from atmc.engine.loss_log import Observation, observe
 from atmc.engine.optimizer_state import optimizer_state, restore_optimizer_
 from atmc.engine.processes import World
@@ -53,8 +54,10 @@ class Chain(Motor):
         super().__init__(number, recipe, schedule, model, feed, device, world, log_steps(recipe, schedule), rule)
         splits = data.evaluate if world.writes else {}
         batch, workers = recipe.run.evaluate_batch, recipe.data.workers
-        self.evaluator = Evaluator(twin, self.potential.likelihood, splits, device, batch, workers)
-        self.guard = Guard(recipe.run.explode, data.classes)
+        likelihood = self.potential.likelihood
+        self.guess = guess(likelihood, data.train.labels, data.classes)
+        self.evaluator = Evaluator(twin, likelihood, splits, device, batch, workers, probe=data.train)
+        self.guard = Guard(recipe.run.explode, self.guess.loss)
         self.seen = 0  # steps observed
         self.rollbacks = 0
         self.seconds = 0.0

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from atmc.common.errors import RunError
 from atmc.engine.chain import Chain
-from atmc.engine.divergence_guard import Divergence, Guard
+from atmc.engine.divergence_guard import Divergence
+from atmc.engine.guessing import TRAINING, verdict
 from atmc.engine.progress import Progress
 from atmc.samplers import Sampler
 from atmc.storage.chain_folder import ChainStore, Saved
@@ -106,14 +107,15 @@ class Keeper:
             self.checkpoint()
 
     def _sample(self) -> Divergence | None:
-        """Take the sample that is due. It enters the bank only if all it leads to is finite and not hopeless."""
-        bad = self.store is not None and not self._try_sample(self.store)
-        if self.chain.world.agree([bad])[0]:
-            reason = "a sample's predictions are not finite, or no better than chance and far too sure"
+        """Take the sample that is due. It enters the bank only if it is finite and not much worse than guessing."""
+        refused = None if self.store is None else self._try_sample(self.store)
+        if self.chain.world.agree([refused is not None])[0]:
+            reason = refused or "the sample was refused by the process that writes"
             return self.chain.guard.divergence(self.chain.done, reason)
         return None
 
-    def _try_sample(self, store: ChainStore) -> bool:
+    def _try_sample(self, store: ChainStore) -> str | None:
+        """Take the sample, or say why it is refused: the weights may have broken with steps that no loss has shown."""
         chain = self.chain
         chain.pause()
         index = chain.schedule.sample_after.index(chain.done)
@@ -121,9 +123,14 @@ class Keeper:
         tensors = known if known is not None else chain.sample()
         before = chain.evaluator.state()
         predictions, scores = chain.evaluator.add(tensors)
-        if not all_finite([*tensors.values(), *predictions.values()]) or self._hopeless(scores):
+        if not all_finite([*tensors.values(), *predictions.values()]):
+            refused: str | None = "a sample's weights or predictions are not finite"
+        else:
+            single = {TRAINING: chain.evaluator.try_out(tensors)} | {k: v["single"] for k, v in scores.items()}
+            refused = verdict(single, chain.guess, chain.recipe.run.worst_sample)
+        if refused is not None:
             chain.evaluator.load(before)
-            return False
+            return refused
         place = {
             "step": chain.done,
             "epoch": chain.schedule.epoch(chain.done),
@@ -136,19 +143,7 @@ class Keeper:
         readings = chain.optimizer.readings().as_dict() if isinstance(chain.optimizer, Sampler) else {}
         self._row({"event": "sample", "index": index, **place, "scores": scores, **readings})
         chain.resume()
-        return True
-
-    def _hopeless(self, scores: dict[str, Any]) -> bool:
-        """Whether the weights broke with the very last step, which no loss has shown yet, but the predictions do."""
-        if self.chain.potential.likelihood.task != "classification":
-            return False
-        for split, found in scores.items():
-            labels = self.chain.evaluator.labels[split].flatten()
-            chance = float(labels.bincount().max()) / len(labels) + len(labels) ** -0.5
-            accuracy, nll = found["single"]["accuracy"], found["single"]["nll"]
-            if nll > self.chain.guard.limit * (2.0 if accuracy <= chance else Guard.FAR):
-                return True
-        return False
+        return None
 
     def _predictions(self, index: int, predictions: dict[str, Tensor]) -> None:
         assert self.store is not None

@@ -24,33 +24,31 @@ class Divergence:
 
 
 class Guard:
-    """A loss that is not finite, or whose running mean is `factor` times what knowing nothing would cost.
+    """A loss that is not finite, or whose running mean is `factor` times what is known to be bad.
 
-    Knowing nothing costs log(classes), or what the network lost in its first steps where that is more: a freshly made
-    network may well be surer than it should. The running mean spans about `span` steps, so that one bad batch is
-    not taken for a divergence.
+    Known to be bad is the loss of guessing, and where that is more, the lowest running mean that the chain has had:
+    the loss at initialisation at first (a freshly made network may well be surer than it should), the warm start's end
+    after one. Nothing a chain does can raise its limit, so one that explodes with its first steps is seen too. The
+    running mean spans about `span` steps, and the last few losses must agree with it: neither one bad batch nor a storm
+    that has passed is a divergence.
     """
 
-    START = 20  # steps whose mean counts as the start
     FEW = 5  # losses that tell, where there is no time for the running mean
     FAR = 4.0  # times the limit
 
-    def __init__(self, factor: float, classes: int, span: int = 50) -> None:
+    def __init__(self, factor: float, guessing: float, span: int = 50) -> None:
         self.factor = factor
-        self.floor = math.log(classes) if classes > 1 else 1.0
+        self.floor = guessing
         self.keep = 1.0 - 1.0 / span
         self.mean = math.nan
-        self.start_sum = 0.0
-        self.seen = 0
+        self.lowest = math.nan  # running mean so far
         self.recent: deque[float] = deque(maxlen=2 * span)
         self.next_step = 0  # that of the loss to come
 
     @property
     def limit(self) -> float:
-        """The running mean above which the chain counts as diverged; infinite until the start is known."""
-        if self.seen < self.START:
-            return math.inf
-        return self.factor * max(self.floor, self.start_sum / self.START)
+        """The running mean above which the chain counts as diverged; infinite until a loss is known."""
+        return math.inf if math.isnan(self.lowest) else self.factor * max(self.floor, self.lowest)
 
     def judge(self, losses: Sequence[float], first_step: int) -> Divergence | None:
         """Take in the losses of consecutive steps; the first that shows a divergence ends it."""
@@ -60,13 +58,16 @@ class Guard:
             self.next_step = step + 1
             if not math.isfinite(loss):
                 return self.divergence(step, "the loss is not finite")
-            if self.seen < self.START:
-                self.start_sum += loss
-            self.seen += 1
             self.mean = loss if math.isnan(self.mean) else self.keep * self.mean + (1 - self.keep) * loss
-            if self.mean > self.limit:
+            self.lowest = self.mean if math.isnan(self.lowest) else min(self.lowest, self.mean)
+            if self.mean > self.limit and self._lately() > self.limit:
                 return self.divergence(step, f"the running loss {self.mean:.3g} is above {self.limit:.3g}")
         return None
+
+    def _lately(self) -> float:
+        """The median of the last few losses."""
+        few = list(self.recent)[-self.FEW :]
+        return statistics.median(few) if len(few) == self.FEW else -math.inf
 
     def suspect(self) -> Divergence | None:
         """Whether the last few losses are all beyond the limit, or most of them far: the running mean learns it later.
@@ -75,7 +76,7 @@ class Guard:
         then, which is no divergence.
         """
         few = list(self.recent)[-self.FEW :]
-        if len(few) < self.FEW or not (min(few) > self.limit or statistics.median(few) > self.FAR * self.limit):
+        if len(few) < self.FEW or not (min(few) > self.limit or self._lately() > self.FAR * self.limit):
             return None
         return self.divergence(self.next_step, f"the last losses are above {self.limit:.3g}")
 
@@ -91,14 +92,13 @@ class Guard:
         return Divergence(step, self.recent[-1] if self.recent else math.nan, reason, since)
 
     def state(self) -> dict[str, Any]:
-        mean = None if math.isnan(self.mean) else self.mean
-        recent = {"next_step": self.next_step, "recent": list(self.recent)}
-        return {"mean": mean, "start_sum": self.start_sum, "seen": self.seen, **recent}
+        mean, lowest = (None if math.isnan(x) else x for x in (self.mean, self.lowest))
+        return {"mean": mean, "lowest": lowest, "next_step": self.next_step, "recent": list(self.recent)}
 
     def load(self, state: dict[str, Any]) -> None:
         self.mean = math.nan if state["mean"] is None else float(state["mean"])
-        self.start_sum = float(state["start_sum"])
-        self.seen = int(state["seen"])
+        lowest = state.get("lowest", state["mean"])
+        self.lowest = math.nan if lowest is None else float(lowest)
         self.next_step = int(state.get("next_step", 0))
         self.recent.clear()
         self.recent.extend(float(loss) for loss in state.get("recent", []))

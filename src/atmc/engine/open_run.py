@@ -1,5 +1,6 @@
 """Opening a run directory to run in it: make it where there is none, or see that what is there is this very run."""
 
+import json
 import shlex
 import shutil
 import time
@@ -8,13 +9,15 @@ from typing import Any, NoReturn
 
 import torch
 
+from atmc.common.atomic_files import sweep
 from atmc.common.errors import InputError, OtherRunError
 from atmc.engine.run_data import RunData
 from atmc.engine.schedule import Schedule, make_schedule
 from atmc.recipe.settings import Recipe, flat
 from atmc.recipe.toml_files import RECIPE_FILE, recipe_to_toml
-from atmc.storage.files import DamagedFileError, problem, tensors_to_bytes, write_bytes
-from atmc.storage.manifest import Manifest, hardware
+from atmc.samplers import fused_native, fused_triton
+from atmc.storage.files import DamagedFileError, problem, tensors_to_bytes
+from atmc.storage.manifest import Manifest, binding_of, hardware
 from atmc.storage.run_directory import labels_file, read_recipe
 
 # What may differ when a run goes on: nothing of this changes what is sampled. The length may, see `_longer`.
@@ -29,6 +32,8 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
     Call it when everything else has been built: from here on the folder is a run of this recipe. A run that was killed
     before its first checkpoint has nothing that another recipe could spoil, and gives way to it.
     """
+    for place in (folder, folder / "labels"):
+        sweep(place, root=folder)
     before = Manifest.load(folder) if Manifest.exists(folder) else None
     if before is not None and _has_begun(before, folder):
         manifest = before
@@ -49,17 +54,61 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
             "std": list(data.train.std),
         }
         manifest = Manifest.create(
-            folder, seed=recipe.seed, chains=recipe.chains, data=about, network=network, sessions=[], checkpoints=[]
+            folder,
+            seed=recipe.seed,
+            chains=recipe.chains,
+            data=about,
+            network=network,
+            sessions=[],
+            checkpoints=[],
+            binding=binding_of(_what_is_sampled(recipe, data)),
         )
     manifest.values["recipe"] = text = recipe_to_toml(recipe)
-    manifest.record(RECIPE_FILE, write_bytes(folder / RECIPE_FILE, text.encode()))
+    manifest.record(RECIPE_FILE, manifest.write(RECIPE_FILE, text.encode()))
     manifest.values["sessions"].append(
-        {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "hardware": hardware(device)}
+        {
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "hardware": hardware(device) | {"step": _step(recipe, device)},
+        }
     )
     manifest.commit()
     if _keep_labels(manifest, data):  # after the folder is known to be a run, whatever happens next
         manifest.commit()
     return manifest
+
+
+def _what_is_sampled(recipe: Recipe, data: RunData) -> str:
+    """Recipe and data, but for what may differ when a run is resumed."""
+    kept = {key: value for key, value in flat(recipe).items() if not key.startswith(_FREE) and key != _LENGTH}
+    return json.dumps([kept, data.train.digest], sort_keys=True, default=str)
+
+
+def _step(recipe: Recipe, device: torch.device) -> str:
+    """What makes the steps here. Bodies agree to rounding; only the two compiled ones with fused multiply-adds agree
+    bit for bit."""
+    if recipe.sampler.name == "sgd":
+        return "torch.optim.SGD"
+    if device.type == "cuda":
+        return "Triton" if getattr(fused_triton, "kernels", None) else "PyTorch operations"
+    found = fused_native.library()
+    if found is None:
+        return "PyTorch operations"
+    return "compiled code with fused multiply-adds" if "_avx" in str(found._name) else "compiled code"
+
+
+def made_elsewhere(manifest: Manifest) -> list[str]:
+    """A line for everything about this machine that keeps a resumed run from being the same bit for bit."""
+    if len(manifest.values["sessions"]) < 2:
+        return []
+    before, now = (session.get("hardware") or {} for session in manifest.values["sessions"][-2:])
+    names = {"step": "steps by", "gpu": "on", "device": "on", "instructions": "processor with", "threads": "threads:"}
+    changed = [
+        f"{words} {before[key]}, now {now[key]}"
+        for key, words in (*names.items(), ("torch", "PyTorch"))
+        if key in before and key in now and before[key] != now[key]
+    ]
+    said = "The run is resumed under other conditions, so its samples will not be bit for bit those of an unbroken run"
+    return [f"{said} ({'; '.join(changed)})"] if changed else []
 
 
 def _has_begun(manifest: Manifest, folder: Path) -> bool:
@@ -89,7 +138,7 @@ def _keep_labels(manifest: Manifest, data: RunData) -> bool:
                 continue
             manifest.notes.append(f"{path}: {reason}")
         payload = tensors_to_bytes({"labels": found.labels}, {"split": split, "digest": found.digest})
-        manifest.record(relative, write_bytes(manifest.folder / relative, payload))
+        manifest.record(relative, manifest.write(relative, payload))
         changed = True
     return changed
 

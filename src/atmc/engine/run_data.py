@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from atmc.storage.run_directory import RunDir
 
 Examples = ImageData | Source
+MOST_STEPS = 200_000_000  # a step takes some dozen bytes of a schedule
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,16 @@ def check_fits(model: nn.Module, examples: RunData, recipe: Recipe, likelihood: 
                 check_labels(*first_outputs(model, found), found.labels, likelihood, evaluated=True)
             except InputError as error:
                 raise InputError(f"{split}: {error}") from error
+
+
+def check_length(recipe: Recipe, examples: int) -> None:
+    """One clear line where a run would have more steps than its schedule, which is a table, has room for."""
+    steps = (recipe.schedule.epochs + recipe.schedule.warm_start_epochs) * examples // recipe.data.batch_size
+    if steps > MOST_STEPS:
+        raise InputError(
+            f"schedule.epochs = {recipe.schedule.epochs} makes {steps:,} steps of {recipe.data.batch_size} examples "
+            f"each, more than {MOST_STEPS:,}: make it shorter, and longer again when it is done"
+        )
 
 
 def first_outputs(model: nn.Module, found: Examples) -> tuple[Tensor, Tensor]:

@@ -17,14 +17,15 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from atmc.common.atomic_files import refuse_foreign
 from atmc.engine.batches import make_feed
 from atmc.engine.chain import AHEAD, Chain
 from atmc.engine.checkpointing import GaveUpError, Keeper
-from atmc.engine.open_run import prepare
+from atmc.engine.open_run import made_elsewhere, prepare
 from atmc.engine.optimizer import try_optimizer
 from atmc.engine.processes import World, join, pick_device
 from atmc.engine.progress import Progress, choose_progress
-from atmc.engine.run_data import RunData, check_fits, load_data
+from atmc.engine.run_data import RunData, check_fits, check_length, load_data
 from atmc.engine.run_outcome import end_together
 from atmc.engine.schedule import make_schedule
 from atmc.engine.tensorboard import WithBoard
@@ -34,7 +35,8 @@ from atmc.recipe.settings import Recipe
 from atmc.recipe.validation import check_recipe
 from atmc.storage.chain_folder import ChainStore
 from atmc.storage.lock import RunLock
-from atmc.storage.run_directory import chain_folders
+from atmc.storage.manifest import Manifest
+from atmc.storage.run_directory import NAMES, chain_folders
 
 GAVE_UP = "gave_up"  # in a chain's manifest: how it diverged for good
 
@@ -79,6 +81,7 @@ def run(
         with world.together():
             if world.rank == 0:
                 stack.enter_context(RunLock(folder))
+                refuse_foreign(folder, NAMES)
             stack.enter_context(numerics(recipe, device))
             teller = choose_progress() if progress == "auto" else progress or Progress()
             if recipe.run.tensorboard and world.writes:
@@ -113,6 +116,7 @@ class Runner:
         numbers = world.chains(recipe)
         first = model if model is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
         check_fits(first, data, recipe, build_likelihood(recipe))
+        check_length(recipe, len(data.train))
         self.schedule = make_schedule(recipe, len(data.train))  # only now: too large a batch would be blamed on it
         try_optimizer(recipe, first, device)
         feed = make_feed(recipe, data, device, world, chain_seed(recipe.seed, numbers[0], "order"))
@@ -127,14 +131,16 @@ class Runner:
         # Only now, when nothing of the recipe can turn out to be wrong any more, does the folder become its run.
         if world.rank == 0:
             network = {"class": f"{type(first).__module__}.{type(first).__qualname__}"}
-            for note in prepare(folder, recipe, data, device, network).notes:
-                self.progress.note(f"damaged: {note}")
+            manifest = prepare(folder, recipe, data, device, network)
+            for note in [*(f"damaged: {note}" for note in manifest.notes), *made_elsewhere(manifest)]:
+                self.progress.note(note)
 
     def begin(self) -> None:
         """Every chain at its newest checkpoint, or at its start."""
         folders = chain_folders(self.folder, self.recipe)
+        binding = Manifest.load(self.folder).values.get("binding")
         for chain in self.chains:
-            store = ChainStore.open(folders[chain.number], chain.number) if self.world.writes else None
+            store = ChainStore.open(folders[chain.number], chain.number, binding) if self.world.writes else None
             self.keepers.append(Keeper(chain, store, folders[chain.number], self.progress))
         done = min(self._begin(keeper) for keeper in self.keepers)
         self.progress.begin(self.recipe.name, self.schedule, self.recipe.chains, done)

@@ -4,18 +4,18 @@ Predictions are made from the sample as it is stored, in float32, by a twin of t
 be compiled for other shapes and is never disturbed.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from atmc.data import eval_batches
+from atmc.engine.guessing import score
 from atmc.engine.run_data import Examples
+from atmc.storage.prediction_files import from_file, to_file
 
-SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
+_PROBE = 256  # training examples that every sample has to stand: decoded once, and kept
 
 
 class Evaluator:
@@ -29,6 +29,7 @@ class Evaluator:
         device: torch.device,
         batch_size: int,
         workers: int = 0,
+        probe: Examples | None = None,
     ) -> None:
         self.model = model.to(device).eval()
         self.likelihood = likelihood
@@ -41,6 +42,8 @@ class Evaluator:
         self.labels = {split: splits[split].labels for split in self.batches}
         self.total: dict[str, Tensor] = {}
         self.count = 0
+        self._probe_of, self._probe_batch = probe, batch_size
+        self._probe: list[tuple[Tensor, Tensor]] = []
 
     @torch.no_grad()
     def predict(self, sample: Mapping[str, Tensor], split: str) -> Tensor:
@@ -50,32 +53,42 @@ class Evaluator:
             parts = [self.likelihood.probs(self.model(x)).float() for x, _ in self.batches[split]]
         return torch.cat(parts).cpu()
 
+    @torch.no_grad()
+    def try_out(self, sample: Mapping[str, Tensor]) -> dict[str, float]:
+        """Scores of one sample on a few training examples, as they are (not augmented)."""
+        if self._probe_of is None:
+            return {}
+        if not self._probe:
+            count = len(self._probe_of)
+            index = torch.linspace(0, count - 1, min(count, _PROBE)).round().long()
+            few = self._probe_of.subset(index, "train")
+            size = min(self._probe_batch, len(index))
+            self._probe = [(x.clone(), y.cpu()) for x, y in eval_batches(few, size, self.device, workers=0)]
+        self.model.load_state_dict(dict(sample), strict=True)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            parts = [self.likelihood.probs(self.model(x)).float().cpu() for x, _ in self._probe]
+        return score(self.likelihood, torch.cat(parts), torch.cat([y for _, y in self._probe]))
+
     def add(self, sample: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Predictions of a new sample for every split, and scores of it alone and of the average so far."""
+        """Predictions of a new sample for every split, and scores of it alone and of the average so far.
+
+        Scores are of what the file will hold, so that `atmc evaluate`, which reads it, finds the same.
+        """
         found: dict[str, Tensor] = {}
         scores: dict[str, Any] = {}
         self.count += 1
         for split in self.batches:
             probs = self.predict(sample, split)
             found[split] = probs
+            kept = from_file(to_file(probs, self.likelihood.task != "classification"))
             known = self.total.get(split)
-            self.total[split] = probs.clone() if known is None else known.add_(probs)
-            single = self._score(probs, split)
+            self.total[split] = kept.clone() if known is None else known.add_(kept)
+            single = self._score(kept, split)
             scores[split] = {"single": single, "predictive": self._score(self.total[split] / self.count, split)}
         return found, scores
 
     def _score(self, probs: Tensor, split: str) -> dict[str, float]:
-        labels = self.labels[split]
-        if self.likelihood.task != "classification":
-            error = (probs - labels.to(probs.dtype).reshape(probs.shape)).double()
-            return {"rmse": math.sqrt(float(error.square().mean()))}
-        # As `posterior.metrics` defines them, which the engine may not import. A zero is read as the smallest number
-        # that the file of float32 can hold, so that evaluation finds the same NLL.
-        chosen = probs.double().gather(1, labels[:, None].long()).clamp_min(SMALLEST)
-        return {
-            "accuracy": float((probs.argmax(1) == labels).double().mean()),
-            "nll": float(-chosen.log().mean()),
-        }
+        return score(self.likelihood, probs, self.labels[split])
 
     def state(self) -> dict[str, Any]:
         return {"count": self.count, "total": dict(self.total)}

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from atmc.common.atomic_files import read_file, remove, sweep
 from atmc.common.errors import InputError, RunError
 from atmc.posterior.architecture import describe, rebuild
 from atmc.posterior.posterior import Posterior
@@ -59,15 +60,18 @@ def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
     folder = Path(folder)
     if (folder / NAME).exists() and any(getattr(bank, "folder", None) == folder for bank, _ in posterior._refs):
         raise ValueError(f"{folder} holds the samples of this very posterior: save to another folder")
-    (folder / NAME).unlink(missing_ok=True)
+    remove(folder / NAME)
+    for place in (folder, folder / "samples"):
+        sweep(place, root=folder)
     entries = []
     for k in range(len(posterior)):
-        record = write_bytes(folder / "samples" / f"{k:04d}.safetensors", tensors_to_bytes(posterior.state(k), {}))
+        place = folder / "samples" / f"{k:04d}.safetensors"
+        record = write_bytes(place, tensors_to_bytes(posterior.state(k), {}), folder)
         entries.append(record.to_dict())
     listed = {entry["file"] for entry in entries}
     for old in (folder / "samples").glob("*.safetensors"):
         if old.name not in listed:
-            old.unlink()
+            remove(old, root=folder)
     about = {
         "format": FORMAT,
         "network": describe(posterior.model),
@@ -93,7 +97,7 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
     """Open a saved posterior. `model` is the network to put the samples in, where it cannot be rebuilt from JSON."""
     path = Path(folder) / NAME
     try:
-        about = json.loads(path.read_bytes())
+        about = json.loads(read_file(path))
         if not isinstance(about, dict) or not isinstance(about["samples"], list):
             raise ValueError("it lists no samples")
         if int(about["format"]) > FORMAT:
@@ -126,7 +130,16 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
         raise InputError(f"{folder} is not a saved posterior: {kind} {NAME}{cure}") from None
     except (InputError, RunError):
         raise
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+        OSError,
+        RecursionError,
+    ) as error:
         # The file may be anybody's: whatever it makes torch say, the person gets one line.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path} cannot be read: {reason}") from error

@@ -171,7 +171,8 @@ class RunSection:
     log_steps: int = 0  # 0: once an epoch, and at least every 400 steps
     max_rollbacks: int = 3
     rollback_factor: float = 0.5  # what a divergence multiplies the step size with
-    explode: float = 4.0  # a smoothed loss above this many times log(classes) is a divergence
+    explode: float = 4.0  # a smoothed loss above this many times that of guessing is a divergence
+    worst_sample: float = 3.0  # a sample with an NLL above this many times log(classes) is not kept; inf keeps all
     evaluate: list[str] = field(default_factory=lambda: ["test"])
     evaluate_batch: int = 500
     tensorboard: bool = False

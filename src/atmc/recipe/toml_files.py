@@ -68,6 +68,8 @@ def parse_recipe(
         values = tomllib.loads(read())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not a recipe: its values are nested too deeply") from None
     values.setdefault("name", path.stem)
     try:
         return recipe_from_values(values, overrides)
@@ -93,16 +95,16 @@ def recipe_from_values(values: dict[str, Any], overrides: Sequence[str] = ()) ->
     """
     before = {**values, **{key: dict(part) for key, part in values.items() if isinstance(part, dict)}}
     given = {_set(values, override) for override in overrides}
-    recipe = _validated(values)
+    recipe = validated(values)
     if idle := left_behind(recipe, before, given):
         for key in idle:
             section, _, name = key.partition(".")
             del values[section][name]
-        recipe = _validated(values)
+        recipe = validated(values)
     return check_recipe(recipe)
 
 
-def _validated(values: dict[str, Any]) -> Recipe:
+def validated(values: dict[str, Any]) -> Recipe:
     """The recipe of nested values whose keys and types are right."""
     try:
         from pydantic import TypeAdapter, ValidationError
@@ -113,6 +115,8 @@ def _validated(values: dict[str, Any]) -> Recipe:
         return TypeAdapter(Recipe).validate_json(json.dumps(values, default=str))
     except ValidationError as error:
         raise InputError(explain(error.errors(include_url=False)[0])) from None
+    except RecursionError:
+        raise InputError("a value is nested too deeply") from None
 
 
 def _set(values: dict[str, Any], override: str) -> str:
@@ -123,6 +127,8 @@ def _set(values: dict[str, Any], override: str) -> str:
         raise InputError(f"--set {override}: must be key=value, for example sampler.temperature=0.5")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
+    except RecursionError:
+        raise InputError(f"--set {override[:60]}…: nested too deeply") from None
     except tomllib.TOMLDecodeError:
         # A bare word is a string, so that a shell needs no second pair of quotes; .5 and 5. are numbers to people.
         value = float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.I) else text

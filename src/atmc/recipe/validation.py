@@ -13,15 +13,17 @@ from atmc.recipe.error_messages import must_be_one_of
 from atmc.recipe.settings import Recipe, ScheduleSection, flat, sampler_class
 from atmc.recipe.unused_keys import idle_keys, option_complaints
 
+SMALL, LARGE = 1e-30, 1e30  # float32 has room for squares of neither, but for the numbers themselves
+
 # key → (what must hold of a value that is set, the same in words)
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (lambda v: 0 <= v < 2**62, "from 0 to 2^62"),
-    "chains": (lambda v: v >= 1, "at least 1"),
+    "chains": (lambda v: 1 <= v <= 10_000, "from 1 to 10,000"),
     "data.batch_size": (lambda v: v >= 1, "at least 1"),
     "data.validation": (lambda v: v >= 0, "at least 0"),
-    "data.workers": (lambda v: v >= 0, "at least 0"),
-    "model.depth": (lambda v: v >= 1, "at least 1"),
-    "model.width": (lambda v: v >= 1, "at least 1"),
+    "data.workers": (lambda v: 0 <= v <= 1024, "from 0 to 1024"),
+    "model.depth": (lambda v: 1 <= v <= 2000, "from 1 to 2000"),
+    "model.width": (lambda v: 1 <= v <= 100_000, "from 1 to 100,000"),
     "target.prior_scale": (lambda v: v > 0, "above 0"),
     "sampler.lr": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "sampler.speed": (lambda v: 0 < v < math.inf, "above 0 and finite"),
@@ -32,9 +34,9 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sampler.speed_limit": (lambda v: v > 0, "above 0"),
     "sampler.temperature": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
     "sampler.inertia": (lambda v: 0 < v < math.inf, "above 0 and finite"),
-    "sampler.look_batches": (lambda v: v >= 2, "at least 2"),
+    "sampler.look_batches": (lambda v: 2 <= v <= 1_000_000, "from 2 to 1,000,000"),
     "sampler.weight_decay": (lambda v: v >= 0, "at least 0"),
-    "schedule.epochs": (lambda v: v >= 1, "at least 1"),
+    "schedule.epochs": (lambda v: 1 <= v <= 10_000_000, "from 1 to 10,000,000"),
     "schedule.cycle_epochs": (lambda v: v >= 1, "at least 1"),
     "schedule.burn_in_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.sample_every_steps": (lambda v: v >= 1, "at least 1"),
@@ -45,18 +47,19 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule.warmup_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.cycle_warmup_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.hold_fraction": (lambda v: 0 <= v < 1, "in [0, 1)"),
-    "schedule.warm_start_epochs": (lambda v: v >= 0, "at least 0"),
+    "schedule.warm_start_epochs": (lambda v: 0 <= v <= 10_000_000, "from 0 to 10,000,000"),
     "schedule.warm_start_lr": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "schedule.warm_start_momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "schedule.temperature_ramp_epochs": (lambda v: v >= 0, "at least 0"),
     "schedule.explore_fraction": (lambda v: 0 <= v < 1, "in [0, 1)"),
     "schedule.temperature_peak": (lambda v: 1 <= v < math.inf, "at least 1 and finite"),
-    "run.threads": (lambda v: v >= 1, "at least 1"),
+    "run.threads": (lambda v: 1 <= v <= 256, "from 1 to 256"),
     "run.checkpoint_minutes": (lambda v: v > 0, "above 0"),
-    "run.log_steps": (lambda v: v >= 0, "at least 0"),
+    "run.log_steps": (lambda v: 0 <= v <= 10_000_000, "from 0 to 10,000,000"),
     "run.max_rollbacks": (lambda v: v >= 0, "at least 0"),
     "run.rollback_factor": (lambda v: 0 < v < 1, "in (0, 1)"),
     "run.explode": (lambda v: v > 1, "above 1"),
+    "run.worst_sample": (lambda v: v >= 1, "at least 1"),
     "run.evaluate_batch": (lambda v: v >= 1, "at least 1"),
 }
 
@@ -79,6 +82,9 @@ def _complaints(recipe: Recipe) -> Iterator[str]:
         value = values[key]
         if value is not None and not holds(value):  # NaN holds for nothing, so it ends here too
             yield f"{key} = {value!r} must be {words}"
+    for key, value in values.items():
+        if isinstance(value, float) and math.isfinite(value) and value != 0 and not SMALL <= abs(value) <= LARGE:
+            yield f"{key} = {value!r} is beyond what a step can be computed with: from {SMALL:g} to {LARGE:g}"
     yield from idle_keys(recipe).values()
     yield from _schedule(recipe)
     yield from _sampler(recipe)

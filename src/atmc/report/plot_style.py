@@ -98,15 +98,17 @@ def page_svg(figure: Figure, name: str, label: str) -> str:
     text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
     text = re.sub(r" ?font-family: [^;\"]*;?", "", text)
     text = re.sub(r"(\bid=\"|href=\"#|url\(#)", rf"\g<1>{name}-", text)
-    text = re.sub(r"<svg [^>]*viewBox=\"([^\"]+)\"[^>]*>", _opening(label), text, count=1, flags=re.S)
+    text = re.sub(
+        r"<svg [^>]*viewBox=\"([^\"]+)\"[^>]*>", lambda box: _opening(label, box[1]), text, count=1, flags=re.S
+    )
     return re.sub(r"\n\s*", "\n", text)
 
 
-def _opening(label: str) -> str:
+def _opening(label: str, box: str) -> str:
     from html import escape
 
-    tag = f'<svg viewBox="\\1" role="img" aria-label="{escape(label, quote=True)}" xmlns="http://www.w3.org/2000/svg"'
-    return tag.replace("\\1", "\\g<1>") + ' xmlns:xlink="http://www.w3.org/1999/xlink">'
+    tag = f'<svg viewBox="{box}" role="img" aria-label="{escape(label, quote=True)}" xmlns="http://www.w3.org/2000/svg"'
+    return tag + ' xmlns:xlink="http://www.w3.org/1999/xlink">'
 
 
 def svg(figure: Figure) -> str:

@@ -6,6 +6,7 @@ anywhere resumes from a checkpoint that knows exactly the samples the manifest l
 to be damaged and the one before has to serve, later samples are already in the bank and are simply kept.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
+from atmc.common.atomic_files import sweep
 from atmc.common.errors import RunError
-from atmc.storage.files import DamagedFileError, problem, read_tensors, sweep, tensors_to_bytes, write_bytes
-from atmc.storage.manifest import NAME, Manifest
-from atmc.storage.metrics_log import Journal
+from atmc.storage.files import DamagedFileError, problem, read_tensors, run_of, tensors_to_bytes
+from atmc.storage.manifest import NAME, Manifest, not_of
+from atmc.storage.metrics_log import EMPTY, Journal
 from atmc.storage.sample_bank import SampleBank
 
 KEPT = 2  # checkpoints: the newest and the one before
@@ -39,34 +41,56 @@ class ChainStore:
         self.manifest = manifest
         self.chain = chain
         self.bank = SampleBank(manifest)
-        self.journal = Journal(self.folder / "metrics.jsonl")
+        self.journal = Journal(self.folder / "metrics.jsonl", run_of(self.folder), self.check_place)
         self.notes: list[str] = list(manifest.notes)
+        self._place: os.stat_result | None = None
 
     @classmethod
-    def open(cls, folder: Path, chain: int = 0, **values: Any) -> "ChainStore":
-        """The store in `folder`; a new one, with `values` in its manifest, where there is none."""
+    def open(cls, folder: Path, chain: int = 0, binding: Mapping[str, str] | None = None) -> "ChainStore":
+        """The store in `folder`, which must be chain `chain` of the run with this `binding`; a new one if none is."""
         if Manifest.exists(folder):
-            return cls(Manifest.load(folder), chain)
+            store = cls(Manifest.load(folder), chain)
+            if reason := not_of(store.manifest.values, chain, binding):
+                raise RunError(f"{folder}: {reason}: put the right one back, or remove it to sample that chain anew")
+            store.check_place()
+            return store
         if any((folder / "samples").glob("*.safetensors")) or any((folder / "checkpoint").glob("*.safetensors")):
             raise DamagedFileError(folder / NAME, "is missing, though there are samples or checkpoints beside it")
+        values = {} if binding is None else {"binding": dict(binding)}
         store = cls(Manifest.create(folder, chain=chain, checkpoints=[], **values), chain)
         if _others_have_begun(folder):
             store.notes.append(f"{folder}: is missing, though other chains of this run are there; it begins anew")
         store.manifest.commit()
+        store.check_place()
         return store
 
     # -- writing -------------------------------------------------------------------------------------------------
+
+    def check_place(self) -> None:
+        """That the folder is still the one that was opened: writing on would make a second one, without the first's."""
+        try:
+            now = os.stat(self.folder)
+        except FileNotFoundError:
+            now = None
+        if self._place is None:
+            self._place = now
+        elif now is None or not os.path.samestat(now, self._place):
+            raise RunError(
+                f"{self.folder} was removed or renamed while it was being sampled: stopped. Its samples up to the last "
+                "checkpoint are where it is now; atmc sample goes on from there"
+            )
 
     def checkpoint(self, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Write a checkpoint and commit it together with everything recorded since the last one.
 
         It replaces one of the same step, and after a rollback those of later steps: the one before stays another one.
         """
+        self.check_place()
         before = self.manifest.values["checkpoints"]
         number = 1 + max((int(record["number"]) for record in before), default=-1)
         relative = f"checkpoint/{number:06d}.safetensors"
         meta = {"step": step, "values": dict(values)}
-        written = write_bytes(self.folder / relative, tensors_to_bytes(tensors, meta))
+        written = self.manifest.write(relative, tensors_to_bytes(tensors, meta))
         self.manifest.record(relative, written)
         own = {"number": number, "file": relative, "step": step, "metrics": self.journal.mark()}
         kept = [*(record for record in before if int(record["step"]) < step), own][-KEPT:]
@@ -76,17 +100,19 @@ class ChainStore:
             self.manifest.forget(record["file"])
         self.manifest.commit()
         for record in dropped:
-            self.manifest.locate(record["file"]).unlink(missing_ok=True)
+            self.manifest.remove(record["file"])
 
     def add_sample(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write a sample; it is in the bank with the next checkpoint."""
+        self.check_place()
         self.bank.append(tensors, {"chain": self.chain, **meta}, commit=False)
 
     def add_prediction(self, split: str, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Write what sample `index` says about a split; recorded with the next checkpoint."""
+        self.check_place()
         relative = f"predictions/{split}/{index:04d}.safetensors"
         meta = {"split": split, "index": index, "chain": self.chain}
-        self.manifest.record(relative, write_bytes(self.folder / relative, tensors_to_bytes(tensors, meta)))
+        self.manifest.record(relative, self.manifest.write(relative, tensors_to_bytes(tensors, meta)))
 
     def forget_predictions(self, index: int) -> None:
         """Of a sample that was set aside; committed with the next checkpoint."""
@@ -109,11 +135,11 @@ class ChainStore:
         What was damaged is in `notes`, one line each. Samples that cannot be read are set aside; all others stay.
         """
         for place in (self.folder, self.folder / "samples", self.folder / "checkpoint", *self._prediction_folders()):
-            sweep(place)
+            sweep(place, root=run_of(self.folder))
         self._check_samples()
         listed = self.manifest.values["checkpoints"]
         if not listed:
-            self.journal.resume(0, Journal(self.folder / "none").mark()["sha256"])
+            self.journal.resume(0, EMPTY)
             return None
         for record in reversed(listed):
             try:
@@ -160,7 +186,7 @@ class ChainStore:
         keep = {record["file"] for record in self.manifest.values["checkpoints"]}
         for path in (self.folder / "checkpoint").glob("*.safetensors"):
             if f"checkpoint/{path.name}" not in keep:
-                path.unlink()
+                self.manifest.remove(f"checkpoint/{path.name}")
 
 
 def _others_have_begun(folder: Path) -> bool:

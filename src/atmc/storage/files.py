@@ -1,14 +1,13 @@
-"""Files that are whole or not there: written beside, synced, renamed, and checked when read.
+"""A run's files: written whole (`common/atomic_files.py`), and checked when read.
 
 Everything a run keeps goes through `write_bytes`. A reader therefore never meets half a file after a crash; what it can
 still meet is a disk or a person that changed one, and for that every file has a SHA-256 in the manifest. Tensors are
 stored as safetensors and everything else as JSON, so that reading a hostile file cannot run code.
 """
 
-import errno
+import contextlib
 import hashlib
 import json
-import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,13 +18,12 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from atmc.common.atomic_files import ForeignFileError, disk_full, is_full, pieces, read_file, write_file
 from atmc.common.errors import RunError
 
-_CHUNK = 4 << 20
 # One metadata key only: safetensors writes several in an order that changes from run to run, and equal samples must
 # have equal hashes.
 _META = "atmc"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class DamagedFileError(RunError):
@@ -49,51 +47,23 @@ class FileRecord:
         return {"file": self.file, "sha256": self.sha256, "bytes": self.bytes}
 
 
-def write_bytes(path: Path, payload: bytes) -> FileRecord:
-    """Put `payload` at `path` such that a crash at any moment leaves the old file or the new one, whole."""
-    beside = path.with_name(f".{path.name}.tmp")
-    digest = hashlib.sha256()
+def write_bytes(path: Path, payload: bytes, root: Path | None = None) -> FileRecord:
+    """Put `payload` at `path` such that a crash at any moment leaves the old file or the new one, whole.
+
+    No link below `root` is followed, nor any in the run that `path` is in the folder of a chain of.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            view = memoryview(payload)
-            while view:
-                chunk = view[:_CHUNK]
-                view = view[os.write(handle, chunk) :]
-            digest.update(payload)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        os.replace(beside, path)
-        sync_folder(path.parent)
+        write_file(path, payload, root=root)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        if error.errno in _FULL:
+        if is_full(error):
             raise disk_full(path) from error
         raise
-    return FileRecord(path.name, digest.hexdigest(), len(payload))
+    return FileRecord(path.name, hashlib.sha256(payload).hexdigest(), len(payload))
 
 
-def disk_full(path: Path) -> RunError:
-    """The one line for a disk that has no room."""
-    return RunError(
-        f"no space left to write {path}: free some and run the same command again; what was complete is kept"
-    )
-
-
-def is_full(error: OSError) -> bool:
-    """Whether `error` says that there is no room (disk, quota or file size limit)."""
-    return error.errno in _FULL
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable: a rename is only on disk once its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def run_of(folder: Path) -> Path:
+    """The run directory that a folder with a manifest belongs to: its own, or two above the folder of a chain."""
+    return folder.parents[1] if folder.parent.name == "chains" else folder
 
 
 def sha256_of(path: Path) -> tuple[str, int]:
@@ -101,23 +71,27 @@ def sha256_of(path: Path) -> tuple[str, int]:
     digest = hashlib.sha256()
     size = 0
     try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
+        for chunk in pieces(path):
+            digest.update(chunk)
+            size += len(chunk)
     except FileNotFoundError:
         raise DamagedFileError(path, "is missing, though the manifest lists it") from None
+    except ForeignFileError as error:
+        raise DamagedFileError(path, error.reason) from None
     return digest.hexdigest(), size
 
 
 def problem(path: Path, sha256: str, size: int) -> str | None:
     """What is wrong with the file at `path`, in words, or None where it is what was written."""
     try:
-        found, length = sha256_of(path)
+        with contextlib.suppress(FileNotFoundError):
+            if (length := path.lstat().st_size) != size and path.is_file() and not path.is_symlink():
+                return f"is torn: {length} bytes instead of {size}"  # however long it is, it need not be read
+        found, _ = sha256_of(path)
     except DamagedFileError as error:
         return error.reason
-    if length != size:
-        return f"is torn: {length} bytes instead of {size}"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
     if found != sha256:
         return f"was altered: its checksum is {found[:12]}…, the manifest says {sha256[:12]}…"
     return None
@@ -136,17 +110,23 @@ def bytes_to_tensors(path: Path, payload: bytes) -> tuple[dict[str, Tensor], dic
         length = struct.unpack("<Q", payload[:8])[0]
         header = json.loads(payload[8 : 8 + length])
         meta = json.loads(header.get("__metadata__", {}).get(_META, "{}"))
-    except (SafetensorError, ValueError, KeyError, AttributeError, struct.error) as error:
+    except (SafetensorError, ValueError, KeyError, AttributeError, struct.error, RecursionError) as error:
         raise DamagedFileError(path, f"is not a tensor file ({error})") from error
+    if not isinstance(meta, dict):
+        raise DamagedFileError(path, "is not a tensor file (what is said about it is no table)")
     return tensors, meta
 
 
 def read_checked(path: Path, sha256: str, size: int) -> bytes:
     """The bytes of a recorded file, or `DamagedFileError` naming it."""
     try:
-        payload = path.read_bytes()
+        payload = read_file(path)
     except FileNotFoundError:
         raise DamagedFileError(path, "is missing, though the manifest lists it") from None
+    except ForeignFileError as error:
+        raise DamagedFileError(path, error.reason) from None
+    except OSError as error:
+        raise DamagedFileError(path, f"cannot be read: {error.strerror}") from None
     if len(payload) != size:
         raise DamagedFileError(path, f"is torn: {len(payload)} bytes instead of {size}")
     found = hashlib.sha256(payload).hexdigest()
@@ -158,9 +138,3 @@ def read_checked(path: Path, sha256: str, size: int) -> bytes:
 def read_tensors(path: Path, sha256: str, size: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and meta of a recorded file, checksum first."""
     return bytes_to_tensors(path, read_checked(path, sha256, size))
-
-
-def sweep(folder: Path) -> None:
-    """Remove what a killed writer left beside its file."""
-    for left in folder.glob(".*.tmp"):
-        left.unlink(missing_ok=True)

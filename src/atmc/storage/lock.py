@@ -6,13 +6,28 @@ anything leaves nothing behind: neither the file nor folders that were made for 
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import platform
 from pathlib import Path
 from types import TracebackType
 
+from atmc.common.atomic_files import open_file
 from atmc.common.errors import RunError
+
+_held: set[int] = set()  # descriptors of locks
+
+
+def _let_go() -> None:
+    """In a forked child (a process that decodes images): it may outlive a killed run, and must not hold its lock."""
+    for handle in _held:
+        with contextlib.suppress(OSError):
+            os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 class RunLock:
@@ -29,12 +44,18 @@ class RunLock:
             self._made = [path for path in (folder, *folder.parents) if path in self._made or not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+                handle = open_file(self.path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 continue  # the folder was of a run that was refused, and is gone
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    os.close(handle)
+                    raise RunError(
+                        f"{self.path} cannot be locked ({error.strerror}): choose a run directory on a file system "
+                        "that has locks"
+                    ) from None
                 holder = os.read(handle, 200).decode(errors="replace").strip() or "another process"
                 os.close(handle)
                 raise RunError(
@@ -46,9 +67,11 @@ class RunLock:
         else:
             raise RunError(f"{self.path} cannot be locked: choose a run directory on another file system")
         with contextlib.suppress(OSError):  # the text is a courtesy; a full disk must not keep a run from being locked
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+            if os.fstat(handle).st_nlink == 1:  # another name of the file is somebody else's
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
         self._handle = handle
+        _held.add(handle)
         return self
 
     def __exit__(
@@ -62,7 +85,9 @@ class RunLock:
                     self.path.unlink()  # still locked: whoever has opened it finds it gone
                     for made in self._made:
                         made.rmdir()
-        os.close(self._handle)
+        if self._handle in _held:  # not where this is a child that was forked from the holder
+            _held.discard(self._handle)
+            os.close(self._handle)
         self._handle = None
 
     def _is_in_place(self, handle: int) -> bool:

@@ -10,8 +10,9 @@
 A run of several chains has all but recipe, manifest and labels in chains/0, chains/1, …, each with its own manifest.
 """
 
+import importlib.util
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,19 @@ from torch import Tensor, nn
 from atmc.common.errors import InputError
 from atmc.recipe.build import build_likelihood, build_model
 from atmc.recipe.settings import Recipe, recipe_from_dict
-from atmc.recipe.toml_files import RECIPE_FILE
+from atmc.recipe.toml_files import RECIPE_FILE, validated
 from atmc.storage.files import DamagedFileError, problem, read_tensors
-from atmc.storage.manifest import NAME, Manifest
+from atmc.storage.manifest import MIRROR, NAME, Manifest, not_of
 from atmc.storage.metrics_log import read_rows, wrong
 from atmc.storage.prediction_files import from_file
 from atmc.storage.sample_bank import SampleBank
+
+# Whatever of these is a link, or anything but a file or a folder, is not of a run's making.
+NAMES = frozenset(
+    {".lock", NAME, MIRROR, RECIPE_FILE, "metrics.jsonl", "checkpoint", "samples", "predictions", "labels", "chains"}
+    | {"tensorboard"}
+)
+STUCK = "no checkpoint can be read"  # of a chain that keeps its samples and cannot be resumed
 
 
 @dataclass
@@ -37,6 +45,7 @@ class RunDir:
     recipe: Recipe
     top: Manifest
     parts: list[Manifest]
+    _damage: list[str] | None = field(default=None, repr=False)
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDir":
@@ -53,7 +62,12 @@ class RunDir:
         parts = [top]
         if recipe.chains > 1:
             folders = chain_folders(folder, recipe)
-            parts = [Manifest.load(f) for f in folders if Manifest.exists(f)]
+            parts = []
+            for number, part in ((n, Manifest.load(f)) for n, f in enumerate(folders) if Manifest.exists(f)):
+                if reason := not_of(part.values, number, top.values.get("binding")):
+                    top.notes.append(f"{part.folder}: {reason}, so none of its samples are used")
+                else:
+                    parts.append(part)
             # A run that was killed while it opened its chains has lost nothing.
             if any(record["step"] > 0 for part in parts for record in part.values.get("checkpoints") or []):
                 top.notes += [
@@ -74,7 +88,12 @@ class RunDir:
         return [note for part in {id(m): m for m in (self.top, *self.parts)}.values() for note in part.notes]
 
     def damage(self) -> list[str]:
-        """All that is wrong with its files, or was and cost a sample, one line each. Reads every sample."""
+        """All that is wrong with its files, or was and cost a sample, one line each. Reads every sample, once."""
+        if self._damage is None:
+            self._damage = self._look_for_damage()
+        return list(self._damage)
+
+    def _look_for_damage(self) -> list[str]:
         torn = [str(error) for _, error in self.bank.problems()] if self.parts else []
         lost = [
             f"{part.locate(str(entry['file']))}: no longer in the bank: {entry['reason']}"
@@ -86,7 +105,17 @@ class RunDir:
             (part, part.values["checkpoints"][-1]["metrics"]) for part in self.parts if part.values.get("checkpoints")
         ]
         logs = [wrong(part.folder / "metrics.jsonl", mark["bytes"], mark["sha256"]) for part, mark in marks]
-        return [*self.notes, *torn, *lost, *(line for line in logs if line)]
+        return [*self.notes, *torn, *lost, *(line for line in logs if line), *self._stuck()]
+
+    def _stuck(self) -> list[str]:
+        """A line for each chain of which no checkpoint can be read."""
+        found = []
+        for part in self.parts:
+            listed = bool(part.values.get("checkpoints"))
+            # It may be running, and have replaced its checkpoints since its manifest was read.
+            if listed and not (_has_checkpoint(part) or _has_checkpoint(Manifest.load(part.folder))):
+                found.append(f"{part.folder}: {STUCK}, so it cannot be resumed; its samples can be used")
+        return found
 
     @property
     def bank(self) -> SampleBank:
@@ -156,6 +185,15 @@ class RunDir:
         return build_likelihood(self.recipe)
 
 
+def _has_checkpoint(part: Manifest) -> bool:
+    """Whether any of the checkpoints that a manifest lists is what was written."""
+    records = [part.values["files"].get(record["file"]) for record in part.values["checkpoints"]]
+    return any(
+        record is not None and problem(*part.entry(listed["file"])) is None
+        for listed, record in zip(part.values["checkpoints"], records, strict=True)
+    )
+
+
 def chain_folders(folder: Path, recipe: Recipe) -> list[Path]:
     """Where each chain of a run lives."""
     return [folder] if recipe.chains == 1 else [folder / "chains" / str(i) for i in range(recipe.chains)]
@@ -178,6 +216,11 @@ def read_recipe(top: Manifest) -> Recipe:
     if reason := problem(path, sha256, size):
         top.notes.append(f"{path}: {reason}; the manifest's copy is used")
     try:
-        return recipe_from_dict(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, TypeError) as error:
+        values = tomllib.loads(text)
+        # Where pydantic is, it looks at every type: the text may be anybody's.
+        found = validated(values) if importlib.util.find_spec("pydantic") else recipe_from_dict(values)
+    except (tomllib.TOMLDecodeError, TypeError, AttributeError, RecursionError, InputError) as error:
         raise DamagedFileError(top.folder / NAME, f"holds no recipe ({error})") from error
+    if not 1 <= found.chains <= 10_000:
+        raise DamagedFileError(top.folder / NAME, f"holds no recipe (of {found.chains} chains)")
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from atmc.common.errors import RunError
-from atmc.storage.files import DamagedFileError, problem, read_tensors, tensors_to_bytes, write_bytes
+from atmc.storage.files import DamagedFileError, problem, read_tensors, tensors_to_bytes
 from atmc.storage.manifest import Manifest
 
 
@@ -97,7 +97,7 @@ class SampleBank:
         number = int(meta.get("index", max((int(m["index"]) for m in listed), default=-1) + 1))
         relative = f"samples/{number:04d}.safetensors"
         own = {**meta, "index": number}
-        written = write_bytes(manifest.locate(relative), tensors_to_bytes(tensors, own))
+        written = manifest.write(relative, tensors_to_bytes(tensors, own))
         manifest.record(relative, written)
         entry = {"file": relative, **own}
         manifest.values["samples"] = sorted([m for m in listed if m["index"] != number] + [entry], key=_index)

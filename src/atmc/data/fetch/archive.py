@@ -26,6 +26,8 @@ def read_bag(path: Path, wanted: Collection[str], progress: Progress = silent) -
         raise InputError(f"{path} does not exist")
     if path.is_dir():
         return _from_folder(path, wanted, progress)
+    if not path.is_file():
+        raise InputError(f"{path} is neither a file nor a folder")
     if path.suffix == ".deb":
         with tempfile.TemporaryDirectory() as scratch:
             return _from_folder(unpack_deb(path, Path(scratch)), wanted, progress)

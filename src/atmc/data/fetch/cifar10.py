@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from atmc.common.atomic_files import write_file
 from atmc.common.errors import InputError, RunError
-from atmc.data.checked_files import Expected, Progress, faults, silent, sweep, write_whole
+from atmc.data.checked_files import Expected, Progress, faults, silent, sweep
 from atmc.data.dataset import ImageData, digest_of
 from atmc.data.fetch.archive import read_bag
 from atmc.data.fetch.cifar10_layouts import WANTED, binary_files
@@ -129,5 +130,5 @@ def _store(source: Path, directory: Path, release: Release, progress: Progress) 
             raise InputError(f"{source}: {fault}")
     for count, expected in enumerate(release.files):
         progress("store cifar10", count * expected.size, len(release.files) * expected.size)
-        write_whole(directory / expected.name, files[expected.name])
+        write_file(directory / expected.name, files[expected.name])
     progress("store cifar10", sum(file.size for file in release.files), sum(file.size for file in release.files))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import os
 import urllib.request
 from pathlib import Path
 
+from atmc.common.atomic_files import write_all, writing
 from atmc.common.errors import RunError
-from atmc.data.checked_files import Progress, silent, sync_directory
+from atmc.data.checked_files import Progress, silent
 
 CHUNK = 1 << 20
 LARGEST = 1 << 30  # several times the largest archive fetched here; a page that never ends is left
@@ -19,34 +19,25 @@ def download(
 ) -> Path:
     """Fetch `url` into `directory` under the name it has there, or raise a RunError that says what came instead.
 
-    The bytes go to a `.part` file that is renamed only when as many came as the server announced, and removed
-    otherwise. Whether they are the right bytes is for the checksums of what is inside to say. `timeout` bounds every
-    wait for the server, not the whole transfer.
+    The file is there only when as many bytes came as the server announced. Whether they are the right bytes is for the
+    checksums of what is inside to say. `timeout` bounds every wait for the server, not the whole transfer.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     target = directory / url.rpartition("/")[2]
-    part = target.with_name(f"{target.name}.part")
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "atmc"})
-        with urllib.request.urlopen(request, timeout=timeout) as answer, part.open("wb") as file:
+        with urllib.request.urlopen(request, timeout=timeout) as answer, writing(target) as file:
             announced = answer.headers.get("Content-Length")
             total = int(announced) if announced and announced.isdecimal() else None
             done = 0
             while chunk := answer.read(CHUNK):
-                file.write(chunk)
+                write_all(file, chunk)
                 done += len(chunk)
                 progress(f"download {target.name}", done, total)
                 if done > largest:
                     raise RunError(f"{url}: more than {largest:,} bytes")
-            file.flush()
-            os.fsync(file.fileno())
-        if total is not None and done != total:
-            raise RunError(f"{url}: half-finished, {done:,} of {total:,} bytes")
-        part.replace(target)
-        sync_directory(directory)
+            if total is not None and done != total:
+                raise RunError(f"{url}: half-finished, {done:,} of {total:,} bytes")
     except (OSError, ValueError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
         reason = getattr(error, "reason", None) or error
         raise RunError(f"{url}: {reason}") from error
-    finally:
-        part.unlink(missing_ok=True)
     return target

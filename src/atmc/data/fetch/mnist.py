@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from atmc.common.atomic_files import write_file
 from atmc.common.errors import InputError, RunError
-from atmc.data.checked_files import Expected, Progress, faults, silent, sweep, write_whole
+from atmc.data.checked_files import Expected, Progress, faults, silent, sweep
 from atmc.data.dataset import ImageData, digest_of
 from atmc.data.fetch import idx
 from atmc.data.fetch.archive import read_bag
@@ -144,6 +145,6 @@ def _store(source: Path, directory: Path, release: Release, progress: Progress) 
     total = sum(file.size for file in release.files)
     done = 0
     for expected in release.files:
-        write_whole(directory / expected.name, found[expected.name])
+        write_file(directory / expected.name, found[expected.name])
         done += expected.size
         progress(f"store {release.name}", done, total)

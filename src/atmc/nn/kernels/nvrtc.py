@@ -8,10 +8,10 @@ driver loads it, and the code is cached by the hash of all that went into it. Se
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from atmc.common.atomic_files import write_file
 
 DIGEST = 32  # bytes of SHA-256 in front of what is kept
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -128,16 +130,8 @@ def _cached(source: str, options: list[str]) -> bytes:
 
 def _keep(path: Path, content: bytes) -> None:
     """Write a file whole or not at all. Where there is no place for it, the code is compiled again next time."""
-    part = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            part = file.name
-            file.write(content)
-        os.replace(part, path)
-    except OSError:
-        if part is not None:
-            Path(part).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        write_file(path, content)
 
 
 def _compile(source: str, options: list[str]) -> bytes:
