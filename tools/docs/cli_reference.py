@@ -45,16 +45,17 @@ def _verb(command: Any, words: str) -> str:
 
 
 def _is_option(param: Any) -> bool:
-    return param.param_type_name == "option"
+    return str(param.opts[0]).startswith("-")
 
 
 def _metavar(param: Any) -> str:
-    return param.metavar or {"integer": "N", "float": "NUMBER"}.get(param.type.name, "TEXT")
+    """What stands for a value; where the option names none, by its default."""
+    return param.metavar or ("N" if isinstance(param.default, int) else "TEXT")
 
 
 def _usage(param: Any) -> str:
     if not _is_option(param):
-        return _metavar(param) if param.required else f"[{_metavar(param)}]"
+        return str(_metavar(param)) if param.required else f"[{_metavar(param)}]"
     if param.is_flag:
         return f"[{'/'.join([*param.opts, *param.secondary_opts])}]"
     return f"[{param.opts[0]} {_metavar(param)}]" + ("..." if param.multiple else "")

@@ -6,6 +6,8 @@ import ast
 import dataclasses
 import inspect
 import io
+import itertools
+import re
 import textwrap
 import tokenize
 from pathlib import Path
@@ -92,6 +94,12 @@ def _values(kind: Any) -> str:
 def _shipped() -> str:
     lines = ["| recipe | what it is |", "| --- | --- |"]
     for path in sorted((ROOT / "recipes").rglob("*.toml")):
-        first = next((row.lstrip("# ") for row in path.read_text(encoding="utf-8").splitlines() if row), "")
-        lines.append(f"| `{path.relative_to(ROOT / 'recipes').with_suffix('')}` | {first} |")
+        lines.append(f"| `{path.relative_to(ROOT / 'recipes').with_suffix('')}` | {_about(path)} |")
     return "\n".join(lines) + "\n"
+
+
+def _about(path: Path) -> str:
+    """The first sentence of a recipe's comment."""
+    rows = path.read_text(encoding="utf-8").splitlines()
+    comment = " ".join(row.lstrip("# ") for row in itertools.takewhile(lambda row: row.startswith("# "), rows))
+    return re.split(r"(?<=[.:]) (?=[A-Z(])", comment)[0].rstrip(":").replace("|", chr(92) + "|")
