@@ -1,10 +1,10 @@
-# Two commands are enough: `make demo` and `make test`. Both set up .venv on first use and reuse it afterwards.
+# `make demo`, `make test` and `make docs` set up .venv on first use and reuse it afterwards.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test format lint types unit clean
+.PHONY: demo test docs format lint types unit clean
 
 demo: $(STAMP)
 	$(BIN)/atmc demo
@@ -22,6 +22,10 @@ types: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
+# Into site/, without asking anybody on the network; every warning is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -32,5 +36,9 @@ $(STAMP): pyproject.toml constraints.txt src/atmc/samplers/step.c
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache
