@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import json
 import math
 import re
@@ -76,7 +77,9 @@ def check_own_network(names: Names) -> None:
 
 def check_pretrained(names: Names) -> None:
     assert names["prediction"].epistemic.shape == (100,)
-    torch.testing.assert_close(names["ready"](names["test"][0]), names["trained"](names["test"][0]), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        names["ready"](names["test"][0]), names["trained"](names["test"][0]), atol=1e-3, rtol=1e-3
+    )
 
 
 def check_small_data(names: Names) -> None:
@@ -162,7 +165,7 @@ def test_a_pages_commands_exist(name):
         context = command.make_context(command.name, list(words))  # parses and runs nothing
         assert not context.args, f"too many arguments: {typed}"
         if typed[0] == "sample" and not typed[1].startswith("folder:"):
-            load_recipe(typed[1], [word for flag, word in zip(words, words[1:], strict=False) if flag == "--set"])
+            load_recipe(typed[1], [word for flag, word in itertools.pairwise(words) if flag == "--set"])
 
 
 def test_a_wrong_command_is_noticed():
@@ -221,7 +224,8 @@ def test_times_and_accuracies_that_are_said_of_cifar10():
     assert {round(seconds / 60) for seconds in ours} == {8, 9}
     assert round(rows["ensemble-sgd-batchnorm"]["gpu_seconds"] / 60) == 13
     behind = [
-        100 * (rows["atmc-zero"]["accuracy"] - rows[f"{name}-settled"]["accuracy"]) for name in ("atmc", "sgnht", "sghmc")
+        100 * (rows["atmc-zero"]["accuracy"] - rows[f"{name}-settled"]["accuracy"])
+        for name in ("atmc", "sgnht", "sghmc")
     ]
     said = " ".join(text_of("docs/concepts/when-it-pays.md").split())
     assert f"they are {min(behind):.1f} to {max(behind):.1f} points behind" in said

@@ -1,11 +1,12 @@
-"""What mkdocs does beyond rendering docs/: it writes the reference pages from the code and brings linked files along."""
+"""What mkdocs does beyond rendering docs/: reference pages made from the code, and copies of linked files."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cli_reference import cli_page
 from mkdocs.structure.files import File, Files
+
+from cli_reference import cli_page
 from outside_files import linked_files, rewritten
 from recipe_reference import recipes_page
 

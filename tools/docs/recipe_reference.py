@@ -20,8 +20,8 @@ HEAD = """# Recipes
 
 A recipe is a TOML file that says what a run is. `atmc sample NAME` runs one that ships, `atmc sample my.toml` your own.
 `--set section.key=value` changes one setting; from Python it is `overrides={"section": {"key": value}}`. A key that is
-not set has the default shown here. Every run writes all of its settings to `recipe.toml` in its folder. An unknown key or
-a wrong value is an error that names it.
+not set has the default shown here. Every run writes all of its settings to `recipe.toml` in its folder. An unknown key
+or a wrong value is an error that names it.
 """
 
 

@@ -70,7 +70,9 @@ def chains() -> str:
 
 
 def predictions() -> str:
-    rows = [[row["way"], f"{row['seconds']:.2f} s", f"{row['ratio']:.2f}"] for row in _results("predict/cuda.json")["rows"]]
+    rows = [
+        [row["way"], f"{row['seconds']:.2f} s", f"{row['ratio']:.2f}"] for row in _results("predict/cuda.json")["rows"]
+    ]
     return markdown(["way", "time", "ratio"], rows)
 
 
