@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -176,17 +177,45 @@ def test_a_wrong_command_is_noticed():
         command.make_context(command.name, words)
 
 
-# -- numbers ----------------------------------------------------------------------------------------------------------
+# -- generated references ---------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def tables() -> Any:
-    spec = importlib.util.spec_from_file_location("docs_tables", ROOT / "tools/docs/tables.py")
+def tool(name: str) -> Any:
+    """A module of tools/docs."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / f"tools/docs/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_reference_says_what_each_setting_means():
+    reference = tool("recipe_reference")
+    page = reference.recipes_page()
+    for name, section in reference.SECTIONS.items():
+        part = page.partition(f"## `[{name}]`")[2].partition("\n## ")[0]
+        for field in dataclasses.fields(section):
+            [row] = re.findall(rf"^\| `{field.name}` \|.*$", part, re.MULTILINE)
+            assert re.split(r"(?<!\\)\|", row)[-2].strip(), f"{name}.{field.name} has no comment in settings.py"
+    shipped = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in (ROOT / "recipes").rglob("*.toml")}
+    assert shipped == set(re.findall(r"^\| `([\w/.-]+)` \|", page.partition("## Recipes that ship")[2], re.MULTILINE))
+
+
+def test_the_reference_has_every_command_and_option():
+    page = tool("cli_reference").cli_page()
+    for words in (["sample"], ["report"], ["data", "get"]):
+        command, _ = command_of(words)
+        part = page.partition(f"## `atmc {' '.join(words)}`")[2].partition("\n## ")[0]
+        assert all(f"`{param.opts[0]}`" in part for param in command.params if param.opts[0].startswith("--"))
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def tables() -> Any:
+    return tool("tables")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -59,7 +59,7 @@ class TargetSection:
         "horseshoe",
         "custom",
         "none",
-    ] = "resnetpp"
+    ] = "resnetpp"  # which density each weight has; none: SGD without a prior
     prior_scale: float | None = None  # b of the group Laplace (the paper has 5), or the prior's scale
     likelihood: Literal["categorical", "noisy-dirichlet", "dirclip", "gaussian"] = "categorical"  # of the labels
     likelihood_options: dict[str, Any] = field(default_factory=dict)  # its numbers, as { alpha_eps = 0.01 }
@@ -88,7 +88,7 @@ class SamplerSection:
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
     look_batches: int = 64  # batches for these two measurements, before the first step
     momentum_init: Literal["zero", "law"] = "zero"  # law: drawn at temperature T
-    integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"
+    integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"  # of momenta
     preconditioner: Literal["rmsprop"] | None = None  # SGLD
     weight_decay: float = 0.0  # SGD
     nesterov: bool = False  # SGD
