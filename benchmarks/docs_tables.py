@@ -1,6 +1,6 @@
-"""Tables of README and docs from results/: what stands between `<!-- NAME -->` and `<!-- /NAME -->`.
+"""Tables of README and docs that need no run: speed, and short ones of CIFAR-10 and of small data, from results/.
 
-    python tools/docs/tables.py    # fill them anew
+    python benchmarks/docs_tables.py    # fill them anew
 
 `tests/test_docs.py` compares, so that a page never shows a number that results/ does not hold.
 """
@@ -8,13 +8,12 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from pages import ROOT, fill, fill_pages, markdown, pages
+
 NETWORKS = {"resnetpp-56x32": "ResNet++-56×32", "resnet-50": "ResNet-50"}
 SHARED = {
     "ATMC, speed limit, gradients checked": "ATMC, fused",
@@ -27,11 +26,6 @@ SHARED = {
 
 def _results(path: str) -> Any:
     return json.loads((ROOT / "results" / path).read_text(encoding="utf-8"))
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
 
 
 def _steps(path: str, reference: tuple[str, str], contestants: dict[str, str]) -> str:
@@ -76,6 +70,7 @@ def predictions() -> str:
     return markdown(["way", "time", "ratio"], rows)
 
 
+SCORES = {"accuracy": "accuracy %", "nll": "NLL", "ece": "ECE"}
 SHORT = {
     "SGD, one network": ("sgd", "network"),
     "SGD + BatchNorm, one network (ResNet-56×32)": ("sgd-batchnorm", "network"),
@@ -93,19 +88,16 @@ LONG = {
 }
 
 
-def cifar10(chosen: dict[str, tuple[str, str]]) -> str:
+def cifar10(chosen: dict[str, tuple[str, str]], scores: dict[str, str]) -> str:
     """Rows of the CIFAR-10 table, the best of each column in bold, with one standard deviation where it is known."""
     found = {(row["run"], row["kind"]): row for row in _results("cifar10/table.json")}
     rows = {name: found[key] for name, key in chosen.items()}
-    best = {
-        score: (max if score == "accuracy" else min)(row[score] for row in rows.values())
-        for score in ("accuracy", "nll", "ece")
-    }
+    best = {score: (max if score == "accuracy" else min)(row[score] for row in rows.values()) for score in scores}
     lines = []
     for name, row in rows.items():
         heat = "–" if row["temperature"] is None else f"{row['temperature']:g}"
         lines.append([name, heat, row["augment"], *(_score(row, score, best[score]) for score in best)])
-    return markdown(["CIFAR-10, ResNet++-56×32", "T", "augmentation", "accuracy %", "NLL", "ECE"], lines)
+    return markdown(["CIFAR-10, ResNet++-56×32", "T", "augmentation", *scores.values()], lines)
 
 
 def _score(row: dict[str, Any], score: str, best: float) -> str:
@@ -135,9 +127,11 @@ def small_data() -> str:
     return markdown(["NLL", "seed 0", "seed 1", "seed 2", "mean ± standard deviation"], lines)
 
 
+__all__ = ["BLOCKS", "fill"]
+
 BLOCKS: dict[str, Callable[[], str]] = {
-    "readme cifar10": lambda: cifar10(SHORT),
-    "when cifar10": lambda: cifar10(LONG),
+    "readme cifar10": lambda: cifar10(SHORT, SCORES),
+    "when cifar10": lambda: cifar10(LONG, {**SCORES, "calibrated_nll": "calibrated NLL"}),
     "when small": small_data,
     "speed step gpu": step_gpu,
     "speed step cpu": step_cpu,
@@ -146,24 +140,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
 }
 
 
-def pages() -> list[Path]:
-    """README and everything in docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def filled(text: str) -> str:
-    """A page with its blocks made anew."""
-    for name, make in BLOCKS.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        if pattern.search(text):
-            body = make()
-            text = pattern.sub(lambda found, body=body: f"{found[1]}{body}\n{found[2]}", text)  # type: ignore[misc]
-    return text
-
-
 if __name__ == "__main__":
-    for page in pages():
-        before = page.read_text(encoding="utf-8")
-        if (after := filled(before)) != before:
-            page.write_text(after, encoding="utf-8")
-            print(f"filled {page.relative_to(ROOT)}")
+    for page in fill_pages({name: make() for name, make in BLOCKS.items()}, pages()):
+        print(f"filled {page.relative_to(ROOT)}")
