@@ -1,11 +1,11 @@
-# Two commands are enough: `make demo` and `make test`. Both set up .venv on first use and reuse it afterwards.
+# `make demo`, `make test` and `make docs` set up .venv on first use and reuse it afterwards.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test format lint types unit lock clean
+.PHONY: demo test docs format lint types unit lock clean
 
 demo: $(STAMP)
 	$(BIN)/atmc demo
@@ -22,6 +22,10 @@ types: $(STAMP)
 # A file's tests stay together, since they share runs; more than four processes gain little.
 unit: $(STAMP)
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+
+# Into site/, without asking anybody on the network; every warning is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -41,4 +45,4 @@ lock:
 	$(PYTHON) .ci/lock.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache

@@ -6,7 +6,8 @@ The practitioner's case: the network is there, and the question is what some mor
 each seed SGD trains an ordinary ResNet with BatchNorm until it knows its images by heart; `atmc.nn.convert` folds its
 norms away; `atmc.sample` goes on from there at each T. Beside it stand what costs nothing (the network with its logits
 scaled, fitted on held-out training images), what costs the same (T = 0: SGD in the same cycles) and what costs more
-(the networks of all seeds as an ensemble). Writes results/pretrained/ and prints the table that docs/guide.md has.
+(the networks of all seeds as an ensemble). Writes results/pretrained/ and prints the table that
+docs/tutorials/pretrained.md has.
 """
 
 from __future__ import annotations

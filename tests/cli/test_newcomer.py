@@ -115,12 +115,12 @@ def test_mistakes_in_settings_are_said_of_what_was_typed(tmp_path):
     assert told("nothing").count("--set") == 1
 
 
-def test_the_guide_says_what_is_done_with_a_folder_of_pictures(tmp_path):
+def test_the_tutorial_says_what_is_done_with_a_folder_of_pictures(tmp_path):
     """Its four commands, the first of them shortened, and what it says of the settings."""
     from atmc.cli.folder_recipe import CYCLES, SIDE, recipe_for
 
-    guide = (Path(__file__).parents[2] / "docs/guide.md").read_text(encoding="utf-8")
-    section = guide.partition("## Your own pictures\n")[2].partition("\n## ")[0]
+    page = (Path(__file__).parents[2] / "docs/tutorials/classify.md").read_text(encoding="utf-8")
+    section = page.partition("## A folder of pictures\n")[2].partition("\n## ")[0]
     said = " ".join(section.split())
     pictures_of(Path("pictures"))
     shutil.copy("pictures/even/1.png", "new.jpg")  # what a file is goes by what is in it

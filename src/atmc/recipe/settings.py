@@ -25,7 +25,7 @@ class DataSection:
     name: str = "digits"  # a name that `atmc data list` knows, or folder:PATH, shards:GLOB, synthetic:…
     root: str | None = None  # where data sets are kept; otherwise the ATMC_DATA variable or the cache folder
     batch_size: int = 128  # over all processes of a data-parallel chain
-    augment: Literal["none", "crop", "flip", "crop-flip", "resized-crop-flip"] = "none"
+    augment: Literal["none", "crop", "flip", "crop-flip", "resized-crop-flip"] = "none"  # of training images
     validation: int = 0  # examples held out of the training set, by a rule that does not depend on the seed
     workers: int = 8  # decoding processes, for data that stream
 
@@ -36,8 +36,8 @@ class ModelSection:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    name: str = "resnetpp"
-    depth: int = 20
+    name: str = "resnetpp"  # a name of `atmc.nn.registry.NETWORKS`
+    depth: int = 20  # weight layers
     width: int | None = None  # not set: the usual one of that network
     norm: Literal["none", "bn", "frn", "gn-ws", "evonorm-s0"] = "none"  # none: that network's own default
     options: dict[str, Any] = field(default_factory=dict)  # handed to the network as they are
@@ -59,10 +59,10 @@ class TargetSection:
         "horseshoe",
         "custom",
         "none",
-    ] = "resnetpp"
+    ] = "resnetpp"  # which density each weight has; none: SGD without a prior
     prior_scale: float | None = None  # b of the group Laplace (the paper has 5), or the prior's scale
-    likelihood: Literal["categorical", "noisy-dirichlet", "dirclip", "gaussian"] = "categorical"
-    likelihood_options: dict[str, Any] = field(default_factory=dict)
+    likelihood: Literal["categorical", "noisy-dirichlet", "dirclip", "gaussian"] = "categorical"  # of the labels
+    likelihood_options: dict[str, Any] = field(default_factory=dict)  # its numbers, as { alpha_eps = 0.01 }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,23 +72,23 @@ class SamplerSection:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     name: str = "atmc"  # a name of `atmc.samplers.SAMPLERS`, or sgd
-    lr: float = 1e-3
+    lr: float = 1e-3  # step size h; with speeds it is only the unit of time
     speed: float | None = None  # average speed per step: m = (speed/lr)^-2
     max_speed: float | None = None  # c = max_speed/lr; not set = Gaussian kinetic energy
     momentum: float | None = None  # e^(-D lr) of a sampler; the momentum of SGD
-    mass: float | None = None
-    friction: float | None = None  # D, the least friction
-    speed_limit: float | None = None  # c
-    temperature: float = 1.0
+    mass: float | None = None  # m, in place of a speed
+    friction: float | None = None  # D, the least friction, in place of a momentum
+    speed_limit: float | None = None  # c, in place of a max_speed
+    temperature: float = 1.0  # T: 1 is the Bayes posterior, 0 is SGD
     inertia: float | None = None  # mu; not set: T/(D/3)^2, at most 1; the paper has 1
-    thermostat: Literal["element", "scalar"] = "element"  # SGNHT
-    thermostat_init: float = 0.0
+    thermostat: Literal["element", "scalar"] = "element"  # SGNHT: one for each number, or one for all
+    thermostat_init: float = 0.0  # where the thermostat starts
     thermostat_follows_step: bool = True  # and the temperature, and rests at T = 0; the paper's does not
     thermostat_from_noise: bool = False  # start it at its equilibrium, from the gradient's measured variance
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
     look_batches: int = 64  # batches for these two measurements, before the first step
-    momentum_init: Literal["zero", "law"] = "zero"
-    integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"
+    momentum_init: Literal["zero", "law"] = "zero"  # law: drawn at temperature T
+    integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"  # of momenta
     preconditioner: Literal["rmsprop"] | None = None  # SGLD
     weight_decay: float = 0.0  # SGD
     nesterov: bool = False  # SGD
@@ -128,23 +128,23 @@ class ScheduleSection:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    epochs: int = 100
-    kind: Literal["cyclic", "cosine", "constant", "step"] = "cyclic"
-    cycle_epochs: int | None = None  # cyclic
+    epochs: int = 100  # of each chain
+    kind: Literal["cyclic", "cosine", "constant", "step"] = "cyclic"  # course of the step size
+    cycle_epochs: int | None = None  # cyclic: length of a cycle
     burn_in_epochs: int = 0  # samples are taken after this epoch
     sample_every_steps: int | None = None  # otherwise one sample at each cycle's end, or at the run's
-    samples_per_cycle: int = 1  # cyclic: the last at its end, the others before it,
-    sample_gap_epochs: int = 1  # so many epochs apart
+    samples_per_cycle: int = 1  # cyclic: the last one at its end, the others before it
+    sample_gap_epochs: int = 1  # epochs between the samples of one cycle
     milestones: list[int] = field(default_factory=list)  # step: epochs at which lr is multiplied by `gamma`
-    gamma: float = 0.1
+    gamma: float = 0.1  # step: see `milestones`
     lr_floor: float = 0.0  # the step size never falls below this fraction of lr
     warmup_epochs: int = 0  # lr rises linearly at the very start
     cycle_warmup_epochs: int = 0  # cyclic: lr rises linearly at the start of each cycle
     hold_fraction: float = 0.0  # cyclic, cosine: lr stays as it is for this part of each cycle, or of the run
     warm_start_epochs: int = 0  # SGD on the same target first, in addition to `epochs`
-    warm_start_lr: float = 0.05
-    warm_start_momentum: float = 0.9
-    temperature_schedule: Literal["constant", "ramp", "explore", "anneal"] = "constant"
+    warm_start_lr: float = 0.05  # learning rate of that SGD, on the mean loss
+    warm_start_momentum: float = 0.9  # and its momentum
+    temperature_schedule: Literal["constant", "ramp", "explore", "anneal"] = "constant"  # course of T
     temperature_ramp_epochs: int = 0  # ramp: T rises linearly from 0 over these epochs
     explore_fraction: float = 0.0  # explore: T = 0, and no samples, in this first part of each cycle
     temperature_peak: float = 1.0  # anneal: T falls with the step size, from this many times sampler.temperature
@@ -164,18 +164,18 @@ class RunSection:
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     precision: Literal["float32", "bf16"] = "float32"  # of activations; states are always float32
     threads: int | None = None  # CPU threads; small networks are fastest, and always reproducible, with 1
-    compile: bool = False
-    deterministic: bool = False
+    compile: bool = False  # torch.compile of the loss, on CUDA
+    deterministic: bool = False  # deterministic CUDA kernels only
     parallel: Literal["auto", "chains", "data"] = "auto"  # what torchrun's processes share
-    checkpoint_minutes: float = 5.0
+    checkpoint_minutes: float = 5.0  # minutes between checkpoints
     log_steps: int = 0  # 0: once an epoch, and at least every 400 steps
-    max_rollbacks: int = 3
+    max_rollbacks: int = 3  # divergences after which a run gives up
     rollback_factor: float = 0.5  # what a divergence multiplies the step size with
     explode: float = 4.0  # a smoothed loss above this many times that of guessing is a divergence
     worst_sample: float = 3.0  # a sample with an NLL above this many times log(classes) is not kept; inf keeps all
-    evaluate: list[str] = field(default_factory=lambda: ["test"])
-    evaluate_batch: int = 500
-    tensorboard: bool = False
+    evaluate: list[str] = field(default_factory=lambda: ["test"])  # splits that every sample is scored on
+    evaluate_batch: int = 500  # images at a time when scoring
+    tensorboard: bool = False  # also write TensorBoard files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,9 +184,9 @@ class Recipe:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    name: str = "run"
-    seed: int = 0
-    chains: int = 1
+    name: str = "run"  # what reports call it
+    seed: int = 0  # of weights, batches and noise
+    chains: int = 1  # independent chains from different starting weights
     data: DataSection = field(default_factory=DataSection)
     model: ModelSection = field(default_factory=ModelSection)
     target: TargetSection = field(default_factory=TargetSection)

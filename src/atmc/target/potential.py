@@ -27,16 +27,17 @@ from atmc.target.priors.rules import owners
 class Potential:
     """U(θ) of a model, a data set's size, a prior and a likelihood.
 
-    model: called on x; its outputs go to the likelihood, in float32 even where the activations are bf16.
-    num_data: N, the examples of the whole training set (not of a batch).
-    prior: a rule (`priors.resnetpp()`), a ready `PriorSet`, or one `Prior` for every parameter. None, with
-        improper_ok=True, is no prior at all: maximum likelihood, for optimizers.
-    temper: power on the likelihood, U = temper · N · mean nll − log prior. 1 is Bayes. (A sampler's temperature T cools
-        the prior too; temper = 1/T cools the likelihood alone.)
-    improper_ok: let improper priors (`priors.Flat`) through.
-    validate: check labels' range and NaN inputs, which reads values back from the device: True always, False never,
-        None (default) at every call on a CPU and at the first call on a CUDA device. Never while a CUDA graph is being
-        captured. Shapes and dtypes are checked always: that costs nothing.
+    Args:
+        model: called on x; its outputs go to the likelihood, in float32 even where the activations are bf16.
+        num_data: N, the examples of the whole training set (not of a batch).
+        prior: a rule (`priors.resnetpp()`), a ready `PriorSet`, or one `Prior` for every parameter. None,
+            with improper_ok=True, is no prior at all: maximum likelihood, for optimizers.
+        temper: power on the likelihood, U = temper · N · mean nll − log prior. 1 is Bayes. (A sampler's temperature T
+            cools the prior too; temper = 1/T cools the likelihood alone.)
+        improper_ok: let improper priors (`priors.Flat`) through.
+        validate: check labels' range and NaN inputs, which reads values back from the device: True always, False never,
+            None (default) at every call on a CPU and at the first call on a CUDA device. Never while a CUDA graph is
+            being captured. Shapes and dtypes are checked always: that costs nothing.
 
     A network that cannot be sampled as it is (BatchNorm or dropout in training mode, see `atmc.nn.check`) gives one
     warning: its U is a random number or a property of the batch, though SGD may want just that.

@@ -1,0 +1,145 @@
+"""Tables of README and docs that need no run: speed, and short ones of CIFAR-10 and of small data, from results/.
+
+    python benchmarks/docs_tables.py    # fill them anew
+
+`tests/test_docs.py` compares, so that a page never shows a number that results/ does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from pages import ROOT, fill, fill_pages, markdown, pages
+
+NETWORKS = {"resnetpp-56x32": "ResNet++-56×32", "resnet-50": "ResNet-50"}
+SHARED = {
+    "ATMC, speed limit, gradients checked": "ATMC, fused",
+    "ATMC": "ATMC Gaussian, fused",
+    "SGNHT": "SGNHT Gaussian, fused",
+    "SGHMC": "SGHMC Gaussian, fused",
+    "SGLD": "SGLD, fused",
+}
+
+
+def _results(path: str) -> Any:
+    return json.loads((ROOT / "results" / path).read_text(encoding="utf-8"))
+
+
+def _steps(path: str, reference: tuple[str, str], contestants: dict[str, str]) -> str:
+    times = _results(path)["milliseconds"]
+    rows = [[reference[0], *(f"{times[net][reference[1]]:.3g} ms" for net in NETWORKS)]]
+    for name, key in contestants.items():
+        rows.append([name, *(f"{times[net][key] / times[net][reference[1]]:.2f} ×" for net in NETWORKS)])
+    return markdown(["one step", *NETWORKS.values()], rows)
+
+
+def step_gpu() -> str:
+    others = {"SGD with momentum, fused": "SGD momentum, fused", "posteriors, sgnht": "posteriors sgnht"}
+    return _steps("step/cuda.json", ("AdamW, fused", "AdamW, fused"), {**SHARED, **others})
+
+
+def step_cpu() -> str:
+    others = {
+        "drawing the noise alone, `torch.randn`": "torch.randn alone",
+        "AdamW, foreach": "AdamW, foreach",
+        "AdamW, fused": "AdamW, fused",
+        "SGD with momentum, foreach": "SGD momentum, foreach",
+    }
+    return _steps("step/cpu.json", ("posteriors, sgnht", "posteriors sgnht"), {**SHARED, **others})
+
+
+def chains() -> str:
+    speed = _results("train/cuda-56x32-b128.json")["speed"]
+    plain = _results("networks/cuda.json")["rows"][0]["images_per_second"]["resnet"]
+    rows = {
+        "ATMC, one chain": speed["atmc"],
+        "SGD with momentum, the same network": speed["sgd"],
+        "ATMC, four chains together": speed["together"]["4"],
+        "SGD, ResNet-56×32 with BatchNorm": plain,
+    }
+    return markdown(["one H200", "images a second"], [[name, f"{value:,.0f}"] for name, value in rows.items()])
+
+
+def predictions() -> str:
+    rows = [
+        [row["way"], f"{row['seconds']:.2f} s", f"{row['ratio']:.2f}"] for row in _results("predict/cuda.json")["rows"]
+    ]
+    return markdown(["way", "time", "ratio"], rows)
+
+
+SCORES = {"accuracy": "accuracy %", "nll": "NLL", "ece": "ECE"}
+SHORT = {
+    "SGD, one network": ("sgd", "network"),
+    "SGD + BatchNorm, one network (ResNet-56×32)": ("sgd-batchnorm", "network"),
+    "Deep ensemble of 5: SGD": ("ensemble-sgd", "ensemble"),
+    "Cycles without sampling (T = 0), 48 averaged": ("atmc-zero", "posterior predictive"),
+    "ATMC, 48 samples averaged": ("atmc-settled", "posterior predictive"),
+}
+LONG = {
+    **SHORT,
+    "SGNHT, 44 samples averaged": ("sgnht-settled", "posterior predictive"),
+    "SGHMC, 48 samples averaged": ("sghmc-settled", "posterior predictive"),
+    "ATMC at T = 1, noisy Dirichlet, three epochs a cycle, 48 averaged": ("atmc-settled-one", "posterior predictive"),
+    "ATMC at T = 1, noisy Dirichlet, 20 epochs a cycle, 16 averaged": ("atmc", "posterior predictive"),
+    "Deep ensemble of 2: SGD + BatchNorm (ResNet-56×32)": ("ensemble-sgd-batchnorm", "ensemble"),
+}
+
+
+def cifar10(chosen: dict[str, tuple[str, str]], scores: dict[str, str]) -> str:
+    """Rows of the CIFAR-10 table, the best of each column in bold, with one standard deviation where it is known."""
+    found = {(row["run"], row["kind"]): row for row in _results("cifar10/table.json")}
+    rows = {name: found[key] for name, key in chosen.items()}
+    best = {score: (max if score == "accuracy" else min)(row[score] for row in rows.values()) for score in scores}
+    lines = []
+    for name, row in rows.items():
+        heat = "–" if row["temperature"] is None else f"{row['temperature']:g}"
+        lines.append([name, heat, row["augment"], *(_score(row, score, best[score]) for score in best)])
+    return markdown(["CIFAR-10, ResNet++-56×32", "T", "augmentation", *scores.values()], lines)
+
+
+def _score(row: dict[str, Any], score: str, best: float) -> str:
+    scale, digits = (100, 2) if score == "accuracy" else (1, 3)
+    text = f"{scale * row[score]:.{digits}f}"
+    text = f"**{text}**" if text == f"{scale * best:.{digits}f}" else text
+    if row["spread"] is None:
+        return text
+    error = scale * row["spread"][score]
+    return f"{text} ± {error:.{digits if round(error, digits) else digits + 1}f}"  # an error of zero says too much
+
+
+def small_data() -> str:
+    names = {
+        "T = 1, noisy Dirichlet 0.003": "ATMC, T = 1, noisy Dirichlet",
+        "T = 0.3": "ATMC, T = 0.3, categorical",
+        "deep ensemble of SGD": "five short SGD networks",
+    }
+    rows = _results("temperature/cpu.json")["rows"]
+    nll = {said: [row["nll"] for row in rows if row["row"] == name] for name, said in names.items()}
+    best = min(statistics.mean(each) for each in nll.values())
+    lines = []
+    for name, each in nll.items():
+        mark = "**" if statistics.mean(each) == best else ""
+        seeds = [f"{value:.3f}" for value in each]
+        lines.append([name, *seeds, f"{mark}{statistics.mean(each):.3f}{mark} ± {statistics.stdev(each):.3f}"])
+    return markdown(["NLL", "seed 0", "seed 1", "seed 2", "mean ± standard deviation"], lines)
+
+
+__all__ = ["BLOCKS", "fill"]
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "readme cifar10": lambda: cifar10(SHORT, SCORES),
+    "when cifar10": lambda: cifar10(LONG, {**SCORES, "calibrated_nll": "calibrated NLL"}),
+    "when small": small_data,
+    "speed step gpu": step_gpu,
+    "speed step cpu": step_cpu,
+    "speed chains": chains,
+    "speed predict": predictions,
+}
+
+
+if __name__ == "__main__":
+    for page in fill_pages({name: make() for name, make in BLOCKS.items()}, pages()):
+        print(f"filled {page.relative_to(ROOT)}")
