@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -103,8 +104,9 @@ def check_extending(names: Names) -> None:
     assert float(torch.trapezoid(names["density"], names["grid"][::20])) == pytest.approx(1, abs=1e-3)
     assert set(names["rule"].assign(names["model"]).describe().split()) >= {"Logistic(scale=0.5)"}
     assert names["atmc"].nn.build("small", depth=3)(torch.zeros(5, 1, 8, 8)).shape == (5, 10)
-    probs, labels = torch.tensor([[0.6, 0.8]]) / 1.4, torch.tensor([1])
+    probs, labels = np.array([[0.6, 0.8]]) / 1.4, np.array([1])
     assert names["spherical"](probs, labels) == pytest.approx(0.8)
+    assert 0.5 < names["scores"]["predictive"]["spherical"] <= 1
 
 
 CHECKS: dict[str, Callable[[Names], None]] = {
@@ -122,13 +124,18 @@ CHECKS: dict[str, Callable[[Names], None]] = {
 def registries():
     """What a page registers is gone after it."""
     from atmc.nn.registry import NETWORKS
+    from atmc.posterior.metric_entries import entries, remove
     from atmc.samplers import SAMPLERS
 
     kept = [(registry, dict(registry)) for registry in (NETWORKS, SAMPLERS)]
+    metrics = entries("classification")
     yield
     for registry, before in kept:
         registry.clear()
         registry.update(before)
+    for metric in entries("classification"):
+        if metric not in metrics:
+            remove(metric)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if blocks(name, "python")])
