@@ -316,7 +316,7 @@ def _target(
     if settings.sampler.name == "sgd" and prior is None:
         section = dataclasses.replace(section, prior="none", prior_scale=TargetSection().prior_scale)
     elif isinstance(prior, str):
-        section = dataclasses.replace(section, prior=prior)  # type: ignore[arg-type]
+        section = dataclasses.replace(section, prior=prior)
     elif prior is not None:
         if not hasattr(prior, "assign"):
             raise InputError(f"prior must be a rule of atmc.priors, as atmc.priors.gaussian(1.0), not {prior!r}")
@@ -334,7 +334,7 @@ def _target(
         name = names.get(type(likelihood).__name__)
         if name is None:
             raise InputError(f"likelihood must be one of atmc.likelihoods, not a {type(likelihood).__name__}")
-        section = dataclasses.replace(section, likelihood=name, likelihood_options=dataclasses.asdict(likelihood))  # type: ignore[arg-type]
+        section = dataclasses.replace(section, likelihood=name, likelihood_options=dataclasses.asdict(likelihood))
     elif train.labels.is_floating_point() and section.likelihood == "categorical":
         section = dataclasses.replace(section, likelihood="gaussian")  # `check_sets` says so
     return section, rule

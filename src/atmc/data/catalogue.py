@@ -1,7 +1,8 @@
 """Data sets by name: load one, open one for streaming, fetch one, list them all.
 
 A name is `digits`, `cifar10`, `fashion-mnist`, `mnist`, or one of a family: `folder:PATH`, `shards:GLOB`,
-`synthetic:SHAPE`, with options after a question mark, as in `folder:pictures?size=64&channels=1`.
+`synthetic:SHAPE`, with options after a question mark, as in `folder:pictures?size=64&channels=1`. `digits?train=200`
+has 200 training images; all others are test images.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from atmc.common.errors import InputError, RunError
 from atmc.common.suggest import did_you_mean
 from atmc.data import digits, synthetic
 from atmc.data.checked_files import Progress, faults, silent
-from atmc.data.dataset import DatasetInfo, ImageData, default_root
+from atmc.data.dataset import DatasetInfo, ImageData, Named, default_root
 from atmc.data.dataset_names import FAMILIES, Name
 from atmc.data.fetch import cifar10, mnist
 from atmc.data.folder import FolderSource
@@ -20,9 +21,8 @@ from atmc.data.shards import ShardSource
 from atmc.data.streamed_source import ArraySource, Source
 
 SPLITS = ("train", "test")
-_MNISTS = {release.name: release for release in (mnist.MNIST, mnist.FASHION)}
-FETCHED = ("cifar10", "fashion-mnist", "mnist")
-NAMED = ("digits", *FETCHED)
+#: The data sets that have a name. To add one: a module with its entry, and the entry here.
+NAMED = {entry.name: entry for entry in (digits.ENTRY, cifar10.ENTRY, *mnist.ENTRIES)}
 # Of the training pictures of folders and shards loaded by this process: the test split needs them too.
 _STATISTICS: dict[tuple[str, str], tuple[tuple[float, ...], tuple[float, ...]]] = {}
 
@@ -31,13 +31,11 @@ def load(name: str, split: str = "train", root: Path | str | None = None) -> Ima
     """A split of a data set, in memory. Nothing is fetched: what is absent or damaged is named with the cure."""
     _check_split(name, split)
     place = _root(root)
-    if name == "digits":
-        return digits.load(split)
-    if name == "cifar10":
-        return cifar10.load(place, split)
-    if name in _MNISTS:
-        return mnist.load(place, split, _MNISTS[name])
+    if name in NAMED:
+        return NAMED[name].load(place, split, None)
     parts = _family(name)
+    if parts.family in NAMED:
+        return NAMED[parts.family].load(place, split, parts)
     if parts.family == "synthetic":
         return _synthetic(parts, split)
     source = _source(parts, split, place)
@@ -54,7 +52,7 @@ def load(name: str, split: str = "train", root: Path | str | None = None) -> Ima
 def open_source(name: str, split: str = "train", root: Path | str | None = None) -> Source:
     """A split of a data set to be streamed: folders and shards are read as they are needed, others are in memory."""
     _check_split(name, split)
-    if name in NAMED or name.startswith("synthetic"):
+    if name in NAMED or _family(name).family in (*NAMED, "synthetic"):
         return ArraySource(load(name, split, root))
     return _source(_family(name), split, _root(root))
 
@@ -79,27 +77,20 @@ def fetch(
     given = None if source is None else Path(source).expanduser()
     if given is not None and not given.exists():
         raise InputError(f"{given} does not exist: name the folder or archive that {name} is in")
+    if name not in NAMED:
+        _family(name)
+        return None
     try:
-        if name == "cifar10":
-            return cifar10.fetch(place, given, tell)
-        if name in _MNISTS:
-            return mnist.fetch(place, _MNISTS[name], given, tell)
+        way = NAMED[name].fetch
+        return None if way is None else way(place, given, tell)
     except OSError as error:  # a full disk, a root that cannot be written
         raise RunError(f"{name} could not be stored under {place}: {error.strerror or error}") from error
-    if name != "digits":
-        _family(name)
-    return None
 
 
 def available(root: Path | str | None = None) -> list[DatasetInfo]:
     """Every data set there is a name for, and whether its files are here and whole (their checksums are computed)."""
     place = _root(root)
-    rows = [_info("cifar10", "32 × 32 colour photographs", 50_000, 10_000, (3, 32, 32), place)]
-    for name, what in (("fashion-mnist", "28 × 28 grey pictures of clothes"), ("mnist", "28 × 28 handwritten digits")):
-        rows.append(_info(name, what, 60_000, 10_000, (1, 28, 28), place))
-    shipped = DatasetInfo(
-        "digits", "8 × 8 handwritten digits", 1_297, 500, (1, 8, 8), 10, "ready", "comes with scikit-learn", None
-    )
+    rows = [_info(entry, place) for entry in NAMED.values()]
     families = {
         "folder": ("your pictures, a sub-folder for each class", "folder:PATH?size=64 (and &stream=1 for a large one)"),
         "shards": ("tar shards in the WebDataset layout, streamed", "shards:PATH/{split}-*.tar?size=224"),
@@ -109,21 +100,17 @@ def available(root: Path | str | None = None) -> list[DatasetInfo]:
         DatasetInfo(family, what, None, None, None, None, "pattern", example, None)
         for family, (what, example) in families.items()
     ]
-    return [shipped, *rows, *patterns]
+    return [*rows, *patterns]
 
 
-def _info(name: str, what: str, train: int, test: int, shape: tuple[int, ...], root: Path) -> DatasetInfo:
-    directory = cifar10.folder(root) if name == "cifar10" else root / name
-    files = cifar10.OFFICIAL.files if name == "cifar10" else _MNISTS[name].files
-    wrong = faults(directory, files)
-    present = [file.name for file in files if (directory / file.name).exists()]
-    if not wrong:
-        state, detail = "ready", ""
-    elif present:
-        state, detail = "damaged", "; ".join(wrong.values())
-    else:
-        state, detail = "absent", f"atmc data get {name}"
-    return DatasetInfo(name, what, train, test, shape, 10, state, detail, directory)
+def _info(entry: Named, root: Path) -> DatasetInfo:
+    directory = root / entry.folder if entry.files else None
+    state, detail = "ready", entry.source
+    if directory is not None and (wrong := faults(directory, entry.files)):
+        present = any((directory / file.name).exists() for file in entry.files)
+        state, detail = ("damaged", "; ".join(wrong.values())) if present else ("absent", f"atmc data get {entry.name}")
+    known = (entry.train, entry.test, entry.shape, entry.classes)
+    return DatasetInfo(entry.name, entry.summary, *known, state, detail, directory)
 
 
 def _root(root: Path | str | None) -> Path:
@@ -137,8 +124,8 @@ def _check_split(name: str, split: str) -> None:
 
 def _family(name: str) -> Name:
     parts = Name.parse(name)
-    if parts is None:
-        known = (*NAMED, *(f"{family}:" for family in FAMILIES))
+    if parts is None or (parts.family == "digits" and parts.rest):
+        known = (*NAMED, *(f"{family}:" for family in FAMILIES if family not in NAMED))
         raise InputError(f"unknown data set {name!r}; {did_you_mean(name, known)}")
     return parts
 

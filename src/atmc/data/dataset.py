@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from atmc.data.checked_files import Expected, Progress
+from atmc.data.dataset_names import Name
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,23 @@ class ImageData:
         if images.dtype == torch.uint8 and not mean:
             mean, std = channel_statistics(images)
         return cls(name, split, images, labels, classes, mean, std, digest_of(images, labels))
+
+
+@dataclass(frozen=True)
+class Named:
+    """A data set that has a name: what it is, and how to load and fetch it. `catalogue.NAMED` lists them."""
+
+    name: str
+    summary: str
+    train: int
+    test: int
+    shape: tuple[int, ...]
+    classes: int
+    load: Callable[[Path, str, Name | None], ImageData]  # from the folder of all data sets; a split; a name's options
+    fetch: Callable[[Path, Path | None, Progress], Path] | None = None  # into that folder, from a file or folder
+    folder: str = ""  # its own, in that folder
+    files: tuple[Expected, ...] = ()  # what must be there, with checksums
+    source: str = ""  # where it comes from, if it needs no fetching
 
 
 @dataclass(frozen=True)

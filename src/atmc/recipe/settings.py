@@ -49,19 +49,9 @@ class TargetSection:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    prior: Literal[
-        "resnetpp",
-        "normalised",
-        "gaussian",
-        "gaussian-fan-in",
-        "laplace",
-        "student-t",
-        "horseshoe",
-        "custom",
-        "none",
-    ] = "resnetpp"  # which density each weight has; none: SGD without a prior
+    prior: str = "resnetpp"  # a name of `atmc.priors.RULES`; none: SGD without a prior; custom: a rule given in Python
     prior_scale: float | None = None  # b of the group Laplace (the paper has 5), or the prior's scale
-    likelihood: Literal["categorical", "noisy-dirichlet", "dirclip", "gaussian"] = "categorical"  # of the labels
+    likelihood: str = "categorical"  # of the labels; a name of `atmc.likelihoods.LIKELIHOODS`
     likelihood_options: dict[str, Any] = field(default_factory=dict)  # its numbers, as { alpha_eps = 0.01 }
 
 

