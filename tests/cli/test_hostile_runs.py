@@ -73,7 +73,7 @@ def lie(folder, which, value):
     inside[last] = copy.deepcopy(value)
     try:
         manifest.commit()
-    except (UnicodeError, ValueError):  # what JSON cannot hold
+    except (UnicodeError, ValueError, OSError):  # what JSON cannot hold, or where no file can be
         return
 
 
