@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test docs format lint types unit lock clean
+.PHONY: demo test docs format lint types unit lock oldest clean
 
 demo: $(STAMP)
 	$(BIN)/atmc demo
@@ -40,9 +40,17 @@ $(STAMP): pyproject.toml constraints.txt requirements.lock src/atmc/samplers/ste
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
+# With the oldest versions that pyproject.toml allows, in an environment of its own. uv finds them; pip cannot.
+# PYTHON=python3.13 for another Python. Fetches gigabytes where there is no torch of that version for CPUs.
+oldest:
+	test -x .venv-oldest/bin/uv || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-oldest/bin/uv pip install --quiet --native-tls --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	.venv-oldest/bin/pytest -n auto --maxprocesses 4 --dist loadfile
+
 # After a change to constraints.txt or to the dependencies in pyproject.toml.
 lock:
 	$(PYTHON) .ci/lock.py
 
 clean:
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-oldest site .mypy_cache .ruff_cache .pytest_cache

@@ -4,6 +4,7 @@ Links, FIFOs and folders in the place of files, chains in each other's place, ma
 right checksum, and nesting without end.
 """
 
+import contextlib
 import copy
 import json
 import os
@@ -72,7 +73,7 @@ def lie(folder, which, value):
     inside[last] = copy.deepcopy(value)
     try:
         manifest.commit()
-    except (UnicodeError, ValueError):  # what JSON cannot hold
+    except (UnicodeError, ValueError, OSError):  # what JSON cannot hold, or where no file can be
         return
 
 
@@ -88,8 +89,9 @@ def harm(folder, outside, kind, which, value):
         shutil.rmtree(victim) if victim.is_dir() else victim.unlink()
         victim.symlink_to(goal)
     elif kind == "moved":  # the thing itself, outside, with a link in its place
-        shutil.move(victim, outside / "moved")
-        victim.symlink_to(outside / "moved")
+        goal = outside / f"moved-{len(list(outside.iterdir()))}"
+        shutil.move(victim, goal)
+        victim.symlink_to(goal)
     elif kind == "fifo":
         shutil.rmtree(victim) if victim.is_dir() else victim.unlink()
         os.mkfifo(victim)
@@ -104,7 +106,8 @@ def harm(folder, outside, kind, which, value):
         left.symlink_to(outside / "file")
     elif kind == "swap" and (folder / "chains" / "1").is_dir():
         shutil.rmtree(folder / "chains" / "1")
-        shutil.copytree(folder / "chains" / "0", folder / "chains" / "1", symlinks=True)
+        with contextlib.suppress(OSError):  # what cannot be copied stays away
+            shutil.copytree(folder / "chains" / "0", folder / "chains" / "1", symlinks=True)
 
 
 def too_long(*_):

@@ -17,7 +17,7 @@ from atmc.recipe.settings import Recipe, flat
 from atmc.recipe.toml_files import RECIPE_FILE, recipe_to_toml
 from atmc.samplers import fused_native, fused_triton
 from atmc.storage.files import DamagedFileError, problem, tensors_to_bytes
-from atmc.storage.manifest import Manifest, binding_of, hardware
+from atmc.storage.manifest import NAME, Manifest, binding_of, hardware
 from atmc.storage.run_directory import labels_file, read_recipe
 
 # What may differ when a run goes on: nothing of this changes what is sampled. The length may, see `_longer`.
@@ -37,6 +37,9 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
     before = Manifest.load(folder) if Manifest.exists(folder) else None
     if before is not None and _has_begun(before, folder):
         manifest = before
+        for key in ("data", "sessions", "checkpoints", "recipe"):
+            if manifest.values.get(key) is None:
+                raise DamagedFileError(folder / NAME, f"does not have the {key!r} of a run")
         _check_same(manifest, folder, recipe, data)
     else:
         if before is not None:

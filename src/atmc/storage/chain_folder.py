@@ -52,6 +52,8 @@ class ChainStore:
             store = cls(Manifest.load(folder), chain)
             if reason := not_of(store.manifest.values, chain, binding):
                 raise RunError(f"{folder}: {reason}: put the right one back, or remove it to sample that chain anew")
+            if store.manifest.values.get("checkpoints") is None:
+                raise DamagedFileError(folder / NAME, "lists no checkpoints, as every chain does")
             store.check_place()
             return store
         if any((folder / "samples").glob("*.safetensors")) or any((folder / "checkpoint").glob("*.safetensors")):
