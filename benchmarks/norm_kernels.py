@@ -1,7 +1,7 @@
 """Normalisation kernels on a GPU: are they right, how fast are they, and what a training step costs with them.
 
     python benchmarks/norm_kernels.py check                # kernels and whole networks against float64
-    python benchmarks/norm_kernels.py sweep                # GB/s of the kernels alone, for several numbers of warps
+    python benchmarks/norm_kernels.py sweep                # GB/s of the kernels alone, launched in several ways
     python benchmarks/norm_kernels.py wrn16 wrn28 frn20    # training steps beside the compiled BatchNorm network
 
 Steps: forward, backward and SGD, bf16 activations, channels-last, one CUDA graph, random images on the device.
@@ -67,15 +67,20 @@ def relative(got: Tensor, want: Tensor) -> float:
     return float((got.detach().double().cpu() - want).norm() / want.norm().clamp_min(1e-12))
 
 
+def sixteenths(value: Tensor) -> Tensor:
+    """Multiples of 1/16 up to 5: bfloat16 holds their sums exactly, so no rounding turns the sign of a ReLU's input."""
+    return (16 * value.clamp(-5, 5)).round() / 16
+
+
 def kernel_error(kind: str, act: str, shape: tuple[int, ...], groups: int, parts: str, dtype: torch.dtype) -> float:
     """Largest relative error over outputs and gradients; `parts` names what is there: h, res, pre_bias, threshold."""
     n, c, height, width = shape
     torch.manual_seed(0)
     images = {"x": 2 * torch.randn(shape) + 0.7, "h": torch.randn(shape), "res": torch.randn(shape)}
-    images = {k: v.to(dtype) for k, v in images.items() if k == "x" or k in parts}
-    params = {"gain": 1 + 0.3 * torch.randn(c), "bias": 0.3 * torch.randn(c), "pre_bias": 0.3 * torch.randn(c)}
-    params = {k: v for k, v in params.items() if k != "pre_bias" or k in parts}
-    if kind == "evonorm" or (kind == "frn" and "threshold" in parts):
+    images = {k: sixteenths(v).to(dtype) for k, v in images.items() if k == "x" or k in parts.split()}
+    params = {"gain": 1 + 0.3 * torch.randn(c), "bias": 0.3 * torch.randn(c), "pre_bias": sixteenths(torch.randn(c))}
+    params = {k: v for k, v in params.items() if k != "pre_bias" or k in parts.split()}
+    if kind == "evonorm" or (kind == "frn" and "threshold" in parts.split()):
         params["extra"] = 0.5 * torch.randn(c)
     seeds = [torch.randn(n, c, height, width).to(dtype) for _ in range(2)]
 
@@ -102,13 +107,15 @@ def check() -> None:
         ("silu", (2, 48, 56, 56), 3, "res pre_bias threshold"),
         ("identity", (2, 20, 3, 3), 1, "res threshold"),
     ]
+    wrong: list[str] = []
     for kind in KINDS:
         for act, shape, groups, parts in cases:
             assert act in ACTS
-            for dtype, limit in ((torch.float32, 1e-4), (torch.bfloat16, 1.5e-2)):
+            for dtype, limit in ((torch.float32, 1e-4), (torch.bfloat16, 5e-3)):
                 error = kernel_error(kind, act, shape, groups, parts, dtype)
-                print(f"{kind:8} {act:8} {shape!s:18} {parts:24} {dtype!s:15} {error:.1e}", flush=True)
-                assert error < limit, "too far from float64"
+                line = f"{kind:8} {act:8} {shape!s:18} {parts:24} {dtype!s:15} {error:.1e}"
+                print(line, flush=True)
+                wrong += [] if error < limit else [line]
     for options in (
         {"name": "wide-resnet", "depth": 16, "width": 2, "norm": "gn-ws"},
         {"name": "wide-resnet", "depth": 16, "width": 2, "norm": "evonorm-s0"},
@@ -126,8 +133,11 @@ def check() -> None:
             with torch.backends.cudnn.flags(allow_tf32=False):
                 loss(x.cuda(), y.cuda()).backward()
             errors = [relative(p.grad, q.grad) for p, q in zip(own.parameters(), wide.parameters(), strict=True)]
-            print(f"{options} compiled={compiled}: gradients off by at most {max(errors):.1e}", flush=True)
-            assert max(errors) < 1e-3
+            line = f"{options} compiled={compiled}: gradients off by at most {max(errors):.1e}"
+            print(line, flush=True)
+            wrong += [] if max(errors) < 1e-3 else [line]
+    if wrong:
+        raise SystemExit("too far from float64:\n" + "\n".join(wrong))
 
 
 def loss_of(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
@@ -144,42 +154,55 @@ SHAPES = [
     ("gn", (128, 160, 32, 32)),
     ("evonorm", (128, 64, 32, 32)),
     ("frn", (256, 16, 32, 32)),
+    ("frn", (256, 32, 16, 16)),
     ("frn", (256, 64, 8, 8)),
 ]
+# elements of a group that stays in registers, of a chunk where it does not, and of a warp
+LAUNCHES = [(16384, 8192, 512), (16384, 8192, 1024), (16384, 8192, 2048), (4096, 4096, 1024), (2048, 2048, 512)]
 
 
 def sweep() -> None:
-    """Microseconds and GB/s of the kernels alone; with the addition of a branch, as in a pre-activation block."""
+    """Microseconds and GB/s of the kernels alone, as networks use them, for several ways to launch them."""
     from atmc.nn.kernels import norm_act_triton
 
     norm_functions.load_kernels()
-    default = norm_act_triton.WARP_ELEMENTS
+    names = ("RESIDENT_ELEMENTS", "LOOP_ELEMENTS", "WARP_ELEMENTS")
+    default = [getattr(norm_act_triton, name) for name in names]
     for kind, shape in SHAPES:
-        said = []
-        for elements in (512, 1024, 2048):
-            norm_act_triton.WARP_ELEMENTS = elements
-            gigabytes = math.prod(shape) * 8 / 1e3  # over microseconds: four tensors of two bytes each way
+        print(f"{kind} {shape}", flush=True)
+        for launch in LAUNCHES:
+            for name, value in zip(names, launch, strict=True):
+                setattr(norm_act_triton, name, value)
             there, back = kernel_times(kind, shape)
-            said.append(f"{there:5.1f}, {back:5.1f} µs ({gigabytes / there:5.0f}, {gigabytes / back:5.0f} GB/s)")
-        norm_act_triton.WARP_ELEMENTS = default
-        print(f"{kind:8} {shape!s:20} " + " | ".join(said), flush=True)
+            sizes = [math.prod(shape) * 2e-3 * tensors for tensors in ((3, 5) if kind == "frn" else (4, 4))]
+            print(
+                f"  {launch!s:28} {there:6.1f}, {back:6.1f} µs ({sizes[0] / there:5.0f}, {sizes[1] / back:5.0f} GB/s)",
+                flush=True,
+            )
+    for name, value in zip(names, default, strict=True):
+        setattr(norm_act_triton, name, value)
 
 
 def kernel_times(kind: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Microseconds forward and backward, each as one replay of a graph of 20 launches."""
-    ops, code, groups = torch.ops.atmc, KINDS.index(kind), max(1, shape[1] // 16)
-    x, h, dy, ds = (
+    """Microseconds forward and backward, each as one replay of a graph of 20 launches.
+
+    GroupNorm and EvoNorm with the addition before them (pre-activation), FRN with the one after it and all parameters.
+    """
+    ops, code, groups, act = torch.ops.atmc, KINDS.index(kind), max(1, shape[1] // 16), 0 if kind == "evonorm" else 2
+    x, other, dy, ds = (
         torch.randn(shape, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last) for _ in range(4)
     )
     gain, bias = torch.ones(shape[1], device="cuda"), torch.zeros(shape[1], device="cuda")
     extra = None if kind == "gn" else torch.zeros(shape[1], device="cuda")
-    _, s, stats = ops.norm_act(x, h, None, None, gain, bias, extra, code, 2, groups, 1e-5)
+    h, res, pre = (None, other, bias) if kind == "frn" else (other, None, None)
+    _, s, stats = ops.norm_act(x, h, res, pre, gain, bias, extra, code, act, groups, 1e-5)
+    s, ds = (x, None) if kind == "frn" else (s, ds)
 
     def forward() -> None:
-        ops.norm_act(x, h, None, None, gain, bias, extra, code, 2, groups, 1e-5)
+        ops.norm_act(x, h, res, pre, gain, bias, extra, code, act, groups, 1e-5)
 
     def backward() -> None:
-        ops.norm_act_backward(s, None, dy, ds, None, gain, bias, extra, stats, False, code, 2, groups)
+        ops.norm_act_backward(s, res, dy, ds, pre, gain, bias, extra, stats, pre is not None, code, act, groups)
 
     found = []
     for launch in (forward, backward):
@@ -203,7 +226,9 @@ def captured(options: dict[str, Any], batch: int, compiled: bool, ours: bool) ->
     optimizer = torch.optim.SGD(params, lr=torch.tensor(1e-4, device="cuda"), momentum=0.9, nesterov=True, fused=True)
     images = torch.randn(batch, 3, 32, 32, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     labels = torch.randint(10, (batch,), device="cuda")
-    loss = torch.compile(loss_of(model), dynamic=False) if compiled else loss_of(model)
+    # torch 2.11 cannot fuse reductions of two orders in ResNet-20-FRN's backward pass: it fails its own assertion.
+    settings = {} if ours else {"triton.mix_order_reduction": False}
+    loss = torch.compile(loss_of(model), dynamic=False, options=settings) if compiled else loss_of(model)
 
     def step() -> None:
         for p in params:

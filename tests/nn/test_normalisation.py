@@ -158,8 +158,10 @@ def check_kernels(device: str, dtype: torch.dtype, limit: float, cases: list = C
             c = shape[1]
             given = {"x": 2 * torch.randn(shape) + 0.7, "gain": 1 + 0.3 * torch.randn(c), "bias": torch.randn(c)}
             given |= {"h": torch.randn(shape), "res": torch.randn(shape), "pre_bias": torch.randn(c)}
-            given = {k: v for k, v in given.items() if k in ("x", "gain", "bias") or k in parts}
-            if kind == "evonorm" or (kind == "frn" and "threshold" in parts):
+            # Multiples of 1/16: bfloat16 holds x + pre_bias + h exactly, so no rounding turns the sign at a ReLU.
+            given |= {k: (16 * given[k].clamp(-5, 5)).round() / 16 for k in ("x", "h", "pre_bias")}
+            given = {k: v for k, v in given.items() if k in ("x", "gain", "bias") or k in parts.split()}
+            if kind == "evonorm" or (kind == "frn" and "threshold" in parts.split()):
                 given["extra"] = 0.5 * torch.randn(c)
             given = {k: v.to(dtype) if v.ndim == 4 else v for k, v in given.items()}
             seeds = [torch.randn(shape).to(dtype) for _ in range(2)]
@@ -222,7 +224,7 @@ def test_the_kernels_in_triton_interpreter(call: str) -> None:
 
 @gpu
 @pytest.mark.gpu
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-4), (torch.bfloat16, 1.5e-2)])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-4), (torch.bfloat16, 5e-3)])
 def test_kernels_on_the_gpu(dtype: torch.dtype, limit: float) -> None:
     check_kernels("cuda", dtype, limit, [*CASES, ("silu", (4, 64, 32, 32), 4, "h"), ("relu", (2, 64, 56, 56), 4, "")])
 

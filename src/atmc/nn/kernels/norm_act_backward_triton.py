@@ -1,8 +1,8 @@
 """The gradients of `norm_act_triton`'s functions in one kernel, by the same programs and tiles.
 
 The kernel returns the gradient of s (with that of the stream, `ds`, added), of `res`, and for every image the sums over
-its pixels that make up the gradients of the parameters. Adding those over images is left to the caller: a fixed order,
-so results are the same in every run.
+its pixels that make up the gradients of the parameters. A second kernel adds those over images, in a fixed order, so
+results are the same in every run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from atmc.nn.kernels.norm_act_triton import _affine, _read, _source, _where, _wr
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _slopes(  # type: ignore[no-untyped-def]
-    value, dy, res, mean, rstd, gain, bias, extra, at, inside,
+    value, dy, res, dres, mean, rstd, gain, bias, extra, at, inside,
     KIND: tl.constexpr, ACT: tl.constexpr, HAS_RES: tl.constexpr, THRESHOLD: tl.constexpr, MASKED: tl.constexpr,
+    FIRST: tl.constexpr,
 ):  # fmt: skip
-    """(gradient of z before the threshold, what the gain multiplies, gradient after the threshold)."""
+    """(gradient of z before the threshold, what the gain multiplies, gradient after the threshold).
+
+    The first pass writes the last one, which is the gradient of `res`: then no register need keep it.
+    """
     unit, z = _affine(value, mean, rstd, gain, bias, extra, KIND)
     raw = z
     if THRESHOLD:
@@ -32,6 +36,8 @@ def _slopes(  # type: ignore[no-untyped-def]
         soft = tl.sigmoid(z)
         slope = slope * soft * (1.0 + z * (1.0 - soft))
     after = slope
+    if HAS_RES and FIRST:
+        _write(dres, at, inside, after, MASKED)
     if THRESHOLD:
         slope = tl.where(raw > extra[None, :], slope, 0.0)
     return slope, unit, after
@@ -49,10 +55,10 @@ def _third(value, slope, after, rstd, gain, extra, KIND: tl.constexpr):  # type:
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _into(  # type: ignore[no-untyped-def]
-    value, slope, unit, after, mean, rstd, gain, extra, first, second, ds, dx, dres, at, inside,
-    KIND: tl.constexpr, HAS_DS: tl.constexpr, HAS_RES: tl.constexpr, MASKED: tl.constexpr,
+    value, slope, unit, mean, rstd, gain, extra, first, second, ds, dx, at, inside,
+    KIND: tl.constexpr, HAS_DS: tl.constexpr, MASKED: tl.constexpr, PRE_GRAD: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of one tile; returns its column sums (for the bias of the convolution before)."""
+    """Write the gradient of one tile; returns its column sums if the bias of the convolution before wants them."""
     along = slope * gain[None, :]
     if KIND == 0:
         grad = rstd * (along - first - unit * second)
@@ -65,11 +71,12 @@ def _into(  # type: ignore[no-untyped-def]
     if HAS_DS:
         grad += _read(ds, at, inside, MASKED)
     _write(dx, at, inside, grad, MASKED)
-    if HAS_RES:
-        _write(dres, at, inside, after, MASKED)
-    if MASKED:
-        grad = tl.where(inside, grad, 0.0)
-    return tl.sum(grad, 0)
+    if PRE_GRAD:
+        if MASKED:
+            grad = tl.where(inside, grad, 0.0)
+        return tl.sum(grad, 0)
+    else:
+        return gain  # never looked at
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -104,8 +111,8 @@ def backward_kernel(  # type: ignore[no-untyped-def]
 
     at, inside = _where(0, channel, base, channels, PIXELS, BLOCK_P, MASKED, last)
     value = _source(x, x, pre, at, inside, False, HAS_PRE, MASKED)
-    slope, unit, after = _slopes(value, dy, res, mean, rstd, gain, bias, extra, at, inside,
-                                 KIND, ACT, HAS_RES, THRESHOLD, MASKED)  # fmt: skip
+    slope, unit, after = _slopes(value, dy, res, dres, mean, rstd, gain, bias, extra, at, inside,
+                                 KIND, ACT, HAS_RES, THRESHOLD, MASKED, True)  # fmt: skip
     plain = tl.sum(slope, 0)
     scaled = tl.sum(slope * unit, 0)
     third = plain
@@ -115,8 +122,8 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         for start in range(BLOCK_P, PIXELS, BLOCK_P):
             there, within = _where(start, channel, base, channels, PIXELS, BLOCK_P, MASKED, last)
             more = _source(x, x, pre, there, within, False, HAS_PRE, MASKED)
-            slopes, units, afters = _slopes(more, dy, res, mean, rstd, gain, bias, extra, there, within,
-                                            KIND, ACT, HAS_RES, THRESHOLD, MASKED)  # fmt: skip
+            slopes, units, afters = _slopes(more, dy, res, dres, mean, rstd, gain, bias, extra, there, within,
+                                            KIND, ACT, HAS_RES, THRESHOLD, MASKED, True)  # fmt: skip
             plain += tl.sum(slopes, 0)
             scaled += tl.sum(slopes * units, 0)
             if THRESHOLD or KIND == 1:
@@ -138,16 +145,31 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         second = tl.sum(gain * scaled, 0) / count
 
     if RESIDENT:
-        total = _into(value, slope, unit, after, mean, rstd, gain, extra, first, second, ds, dx, dres, at, inside,
-                      KIND, HAS_DS, HAS_RES, MASKED)  # fmt: skip
+        total = _into(value, slope, unit, mean, rstd, gain, extra, first, second, ds, dx, at, inside,
+                      KIND, HAS_DS, MASKED, PRE_GRAD)  # fmt: skip
     else:
         total = tl.zeros([BLOCK_C], tl.float32)
         for start in range(0, PIXELS, BLOCK_P):
             there, within = _where(start, channel, base, channels, PIXELS, BLOCK_P, MASKED, last)
             more = _source(x, x, pre, there, within, False, HAS_PRE, MASKED)
-            slopes, units, afters = _slopes(more, dy, res, mean, rstd, gain, bias, extra, there, within,
-                                            KIND, ACT, HAS_RES, THRESHOLD, MASKED)  # fmt: skip
-            total += _into(more, slopes, units, afters, mean, rstd, gain, extra, first, second, ds, dx, dres,
-                           there, within, KIND, HAS_DS, HAS_RES, MASKED)  # fmt: skip
+            slopes, units, afters = _slopes(more, dy, res, dres, mean, rstd, gain, bias, extra, there, within,
+                                            KIND, ACT, HAS_RES, THRESHOLD, MASKED, False)  # fmt: skip
+            total += _into(more, slopes, units, mean, rstd, gain, extra, first, second, ds, dx,
+                           there, within, KIND, HAS_DS, MASKED, PRE_GRAD)  # fmt: skip
     if PRE_GRAD:
         tl.store(partial + (2 + (THRESHOLD or KIND == 1)) * images * channels + row, total, mask=owned)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def sum_kernel(  # type: ignore[no-untyped-def]
+    partial, out, channels, images, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """out[row, channel] = sum of partial[row, image, channel] over images, in a fixed order."""
+    row = tl.program_id(0)
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    total = tl.zeros([BLOCK_I, BLOCK_C], tl.float32)
+    for start in range(0, images, BLOCK_I):
+        image = start + tl.arange(0, BLOCK_I)
+        at = (row * images + image)[:, None] * channels + channel[None, :]
+        total += tl.load(partial + at, mask=(image < images)[:, None] & (channel < channels)[None, :], other=0.0)
+    tl.store(out + row * channels + channel, tl.sum(total, 0), mask=channel < channels)

@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from atmc.nn.kernels import norm_act_triton as kernels
-from atmc.nn.kernels.norm_act_backward_triton import backward_kernel
+from atmc.nn.kernels.norm_act_backward_triton import backward_kernel, sum_kernel
 from atmc.nn.norm_functions import ACTS, KINDS, norm_act_reference
 
 LAYOUT = torch.channels_last
@@ -33,7 +33,7 @@ def _plan(x: Tensor, kind: int, groups: int) -> tuple[int, dict[str, Any]]:
     resident = whole * block_c <= kernels.RESIDENT_ELEMENTS
     block_p = whole if resident else max(1, min(whole, kernels.LOOP_ELEMENTS // block_c))
     exact = pixels % block_p == 0 and block_c == group and channels % group == 0
-    warps = max(1, min(16, block_p * block_c // kernels.WARP_ELEMENTS)) if resident else 8
+    warps = max(1, min(16, block_p * block_c // kernels.WARP_ELEMENTS))
     constants = {"PIXELS": pixels, "GROUP": group, "KIND": kind, "MASKED": not exact, "RESIDENT": resident}
     return parts, constants | {"BLOCK_P": block_p, "BLOCK_C": block_c, "num_warps": warps}
 
@@ -112,10 +112,12 @@ def norm_act_backward(
     act: int,
     groups: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(gradient of x, of res, [gain, bias, extra?, pre_bias?] × images × channels: each image's share)."""
+    """(gradient of x, of res, [gain, bias, extra?, pre_bias?] × channels)."""
     x, dy = x.contiguous(memory_format=LAYOUT), dy.to(x.dtype).contiguous(memory_format=LAYOUT)
     res, ds = _laid_out(res), _laid_out(ds)
-    dx, dres, partial = _gradients(x, res, extra, pre_grad)
+    dx, dres, sums = _gradients(x, res, extra, pre_grad)
+    rows, channels = sums.shape
+    partial = torch.empty(rows, len(x), channels, dtype=torch.float32, device=x.device)
     parts, constants = _plan(x, kind, groups)
     with torch.cuda.device(x.device if x.is_cuda else -1):
         backward_kernel[(len(x) * parts,)](
@@ -124,14 +126,15 @@ def norm_act_backward(
             ACT=act, HAS_DS=ds is not None, HAS_RES=res is not None, HAS_PRE=pre_bias is not None, PRE_GRAD=pre_grad,
             THRESHOLD=kind == kernels.FRN and extra is not None, **constants,
         )  # fmt: skip
-    return dx, dres, partial
+        sum_kernel[(rows, triton.cdiv(channels, 16))](partial, sums, channels, len(x), BLOCK_I=128, BLOCK_C=16)
+    return dx, dres, sums
 
 
 def _gradients(x: Tensor, res: Tensor | None, extra: Tensor | None, pre_grad: bool) -> tuple[Tensor, Tensor, Tensor]:
     dx = torch.empty_like(x, memory_format=LAYOUT)
     dres = torch.empty_like(x, memory_format=LAYOUT) if res is not None else x.new_empty(0)
     rows = 2 + (extra is not None) + pre_grad
-    return dx, dres, torch.empty(rows, len(x), x.shape[1], dtype=torch.float32, device=x.device)
+    return dx, dres, torch.empty(rows, x.shape[1], dtype=torch.float32, device=x.device)
 
 
 @norm_act_backward.register_fake
@@ -160,10 +163,9 @@ def _backward(ctx: Any, dy: Tensor | None, ds: Tensor | None, _: Any) -> tuple[A
     if torch.is_grad_enabled():  # create_graph=True: somebody wants second derivatives
         return (*_differentiable(ctx, dy, ds), None, None, None, None)
     pre_grad = ctx.shifted and ctx.needs_input_grad[3]
-    dx, dres, partial = torch.ops.atmc.norm_act_backward(
+    dx, dres, sums = torch.ops.atmc.norm_act_backward(
         x, res, dy, ds, shift, gain, bias, extra, stats, pre_grad, kind, act, groups
     )
-    sums = partial.sum(1)
     return (
         dx,
         dx if ctx.added else None,

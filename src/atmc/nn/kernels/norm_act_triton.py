@@ -19,9 +19,9 @@ import triton.language as tl
 
 GN, EVONORM, FRN = 0, 1, 2
 IDENTITY, RELU, SILU = 0, 1, 2
-RESIDENT_ELEMENTS = 16384  # of a group: what sixteen warps hold in registers in the backward pass
+RESIDENT_ELEMENTS = 16384  # of a group: what eight warps hold in registers in the backward pass
 LOOP_ELEMENTS = 8192  # of a chunk, where a group is larger than that
-WARP_ELEMENTS = 1024  # of a tile: four loads of sixteen bytes for each thread and tensor
+WARP_ELEMENTS = 2048  # of a tile: eight loads of sixteen bytes for each thread and tensor
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
