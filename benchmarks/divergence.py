@@ -39,9 +39,9 @@ from atmc.storage.run_directory import RunDir
 # What a step size of 1 means to each: about where a sampler of this network and these data begins to break.
 SAMPLERS: dict[str, tuple[float, dict[str, Any]]] = {
     "sgld": (1e-3, {}),
-    "sghmc": (1e-2, {"mass": 1.0, "noise": 10.0}),
-    "sgnht": (1e-2, {"mass": 1.0, "noise": 10.0, "inertia": 0.1}),
-    "atmc": (1e-2, {"mass": 1.0, "noise": 10.0, "inertia": 0.1, "speed_limit": 3.0}),
+    "sghmc": (1e-2, {"mass": 1.0, "friction": 10.0}),
+    "sgnht": (1e-2, {"mass": 1.0, "friction": 10.0, "inertia": 0.1}),
+    "atmc": (1e-2, {"mass": 1.0, "friction": 10.0, "inertia": 0.1, "speed_limit": 3.0}),
     "sgd": (0.3, {"momentum": 0.9}),
 }
 DECADES = 4.0  # on either side

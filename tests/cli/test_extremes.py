@@ -154,7 +154,14 @@ def test_ctrl_c_while_the_doctor_works_is_one_line(tiny):
             "print('ready', flush=True); from atmc.cli.main import main; main()"
         )
         words = [sys.executable, "-c", program, "atmc", "doctor", str(tiny)]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # Tests that run in the background inherit SIGINT ignored; a person at a terminal does not.
+        process = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(wait)

@@ -22,7 +22,7 @@ prior = "gaussian"
 [sampler]
 lr = 0.01
 mass = 1.0
-noise = 10.0
+friction = 10.0
 inertia = 0.1
 [schedule]
 epochs = 10

@@ -24,6 +24,7 @@ def trained(model: nn.Module, steps: int = 30) -> tuple[nn.Module, torch.Tensor,
 @pytest.mark.parametrize("make", [lambda: resnet(8, 16, classes=2), lambda: WideResNet(10, 1, classes=2, norm="bn")])
 @pytest.mark.parametrize("with_example", [False, True])
 def test_starts_near_and_tunes_fast(make, with_example: bool) -> None:
+    torch.manual_seed(0)
     model, x, y = trained(make())
     new = convert(model, x if with_example else None, to="gn-ws")
     assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in new.modules())
