@@ -25,7 +25,7 @@ def assert_close(left, right, tolerance):
 def test_triton_is_what_runs(kit):
     params = kit.problem("cuda")
     sampler = atmc.ATMC(params)
-    assert sampler._choose_body(sampler._shards[0]) is fused_triton.fused
+    assert sampler._choose_backend(sampler._shards[0]) is fused_triton.fused
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

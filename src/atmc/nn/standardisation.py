@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atmc.nn.norm_functions import HAS_TRITON, load_kernels
+from atmc.nn.norm_functions import HAS_TRITON
 from atmc.nn.weightnorm import CastConv2d, WeightLayer
 
 enabled = True  # False: plain torch operations on CUDA, too, for comparison
@@ -98,10 +98,13 @@ def _own_parts(layer: WeightLayer) -> tuple[Tensor, Tensor | None]:
 
 def _together(weights: Sequence[Tensor], gains: Sequence[Tensor | None], dtype: torch.dtype) -> list[Tensor]:
     """Every weight from one launch; they share one allocation, each in the order (O, kh, kw, I)."""
-    if not torch.compiler.is_compiling():
-        load_kernels()
-    given = [gain for gain in gains if gain is not None]
-    flat = torch.ops.atmc.standardise(list(weights), given, [gain is not None for gain in gains], dtype)
+    given, present = [gain for gain in gains if gain is not None], [gain is not None for gain in gains]
+    if torch.compiler.is_compiling():
+        flat = torch.ops.atmc.standardise(list(weights), given, present, dtype)
+    else:
+        from atmc.nn.kernels.standardise_op import Standardise
+
+        flat = Standardise.apply(len(weights), present, dtype, *weights, *given)  # type: ignore[no-untyped-call]
     return [as_filters(part, w.shape) for part, w in zip(layer_parts(flat, weights), weights, strict=True)]
 
 

@@ -1,7 +1,8 @@
 """The kernels of `standardise_triton` as operators of torch: every standardised weight of a network at once.
 
-`torch.ops.atmc.standardise` can be compiled, captured in a CUDA graph (after one ordinary pass, which uploads the
-tables) and differentiated twice. `standardisation.standardised_weights` calls it.
+`torch.ops.atmc.standardise` can be compiled and captured in a CUDA graph (after one ordinary pass, which uploads the
+tables). `Standardise` can be differentiated twice too: the gradient of an operator that takes lists of tensors has no
+graph of its own, whatever `create_graph` says. `standardisation.standardised_weights` calls the one or the other.
 """
 
 from __future__ import annotations
@@ -86,12 +87,30 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grads: Tensor) -> tuple[Any, ...]:
     weights, gains = list(ctx.saved_tensors[: ctx.count]), list(ctx.saved_tensors[ctx.count :])
-    if torch.is_grad_enabled():  # create_graph=True: somebody wants second derivatives
-        return (*_differentiable(weights, gains, ctx.present, grads), None, None)
     flat, rows = torch.ops.atmc.standardise_backward(grads, weights, gains, ctx.present)
     for_weights = [part.view(w.shape) for part, w in zip(layer_parts(flat, weights), weights, strict=True)]
     for_rows = rows.split([w.shape[0] for w in weights])
     return for_weights, [row for row, there in zip(for_rows, ctx.present, strict=True) if there], None, None
+
+
+class Standardise(torch.autograd.Function):
+    """The operator for eager use, where second derivatives may be wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, present: list[bool], dtype: torch.dtype, *tensors: Tensor) -> Tensor:
+        ctx.count, ctx.present, ctx.dtype = count, present, dtype
+        ctx.save_for_backward(*tensors)
+        flat: Tensor = torch.ops.atmc.standardise(list(tensors[:count]), list(tensors[count:]), present, dtype)
+        return flat
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            weights, gains = list(ctx.saved_tensors[: ctx.count]), list(ctx.saved_tensors[ctx.count :])
+            for_weights, for_gains = _differentiable(weights, gains, ctx.present, outputs[0])
+        else:
+            for_weights, for_gains, *_ = _backward(ctx, outputs[0])
+        return (None, None, None, *for_weights, *for_gains)
 
 
 def _differentiable(
