@@ -102,7 +102,7 @@ def check_extending(names: Names) -> None:
     exact = torch.tanh(theta / 4) / 2  # of the logistic density of scale 2
     torch.testing.assert_close(names["Logistic"](2.0).neg_grad(theta), exact)
     assert float(torch.trapezoid(names["density"], names["grid"][::20])) == pytest.approx(1, abs=1e-3)
-    assert set(names["rule"].assign(names["model"]).describe().split()) >= {"Logistic(scale=0.5)"}
+    assert set(names["logistic_biases"](0.5).assign(names["model"]).describe().split()) >= {"Logistic(scale=0.5)"}
     assert names["atmc"].nn.build("small", depth=3)(torch.zeros(5, 1, 8, 8)).shape == (5, 10)
     probs, labels = np.array([[0.6, 0.8]]) / 1.4, np.array([1])
     assert names["spherical"](probs, labels) == pytest.approx(0.8)

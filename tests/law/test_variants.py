@@ -142,7 +142,7 @@ def test_a_step_of_sgld_is_its_formula(preconditioner: str | None) -> None:
     for temperature in (0.3, 1.0, 4.0):
         param = torch.nn.Parameter(torch.zeros_like(grad))
         how = {"preconditioner": preconditioner, "decay": decay, "epsilon": epsilon, "seed": SEED + 9}
-        one = SGLD([param], h, temperature, **how)  # type: ignore[arg-type]
+        one = SGLD([param], h, temperature=temperature, **how)  # type: ignore[arg-type]
         param.grad = grad
         one.step()
         noises.append((param.detach() + reach * grad) / (2 * temperature * reach).sqrt())
