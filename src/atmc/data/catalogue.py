@@ -1,4 +1,4 @@
-"""Data sets by name: load one, open one for streaming, fetch one, list them all.
+"""Load, stream, fetch and list data sets by name.
 
 A name is `digits`, `cifar10`, `fashion-mnist`, `mnist`, or one of a family: `folder:PATH`, `shards:GLOB`,
 `synthetic:SHAPE`, with options after a question mark, as in `folder:pictures?size=64&channels=1`.
@@ -23,25 +23,25 @@ SPLITS = ("train", "test")
 _MNISTS = {release.name: release for release in (mnist.MNIST, mnist.FASHION)}
 FETCHED = ("cifar10", "fashion-mnist", "mnist")
 NAMED = ("digits", *FETCHED)
-# Of the training pictures of folders and shards loaded by this process: the test split needs them too.
+# Of the training images of folders and shards loaded by this process: the test split needs them too.
 _STATISTICS: dict[tuple[str, str], tuple[tuple[float, ...], tuple[float, ...]]] = {}
 
 
 def load(name: str, split: str = "train", root: Path | str | None = None) -> ImageData:
-    """A split of a data set, in memory. Nothing is fetched: what is absent or damaged is named with the cure."""
+    """A split of a data set, in memory. Nothing is downloaded."""
     _check_split(name, split)
-    place = _root(root)
+    home = _root(root)
     if name == "digits":
         return digits.load(split)
     if name == "cifar10":
-        return cifar10.load(place, split)
+        return cifar10.load(home, split)
     if name in _MNISTS:
-        return mnist.load(place, split, _MNISTS[name])
+        return mnist.load(home, split, _MNISTS[name])
     parts = _family(name)
     if parts.family == "synthetic":
         return _synthetic(parts, split)
-    source = _source(parts, split, place)
-    train = source if split == "train" else _source(parts, "train", place)
+    source = _source(parts, split, home)
+    train = source if split == "train" else _source(parts, "train", home)
     known = _STATISTICS.get((name, train.digest))
     if split != "train" and known is None:
         whole = train.in_memory()
@@ -52,7 +52,7 @@ def load(name: str, split: str = "train", root: Path | str | None = None) -> Ima
 
 
 def open_source(name: str, split: str = "train", root: Path | str | None = None) -> Source:
-    """A split of a data set to be streamed: folders and shards are read as they are needed, others are in memory."""
+    """A split of a data set to be streamed; other data than folders and shards are in memory."""
     _check_split(name, split)
     if name in NAMED or name.startswith("synthetic"):
         return ArraySource(load(name, split, root))
@@ -60,7 +60,7 @@ def open_source(name: str, split: str = "train", root: Path | str | None = None)
 
 
 def is_streaming(name: str) -> bool:
-    """Whether a data set of this name is to be opened with `open_source` rather than loaded whole."""
+    """Whether a data set is to be opened with `open_source` rather than `load`."""
     parts = Name.parse(name)
     return parts is not None and (parts.family == "shards" or parts.whole("stream", 0) > 0)
 
@@ -71,32 +71,32 @@ def fetch(
     source: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Path | None:
-    """Fetch and verify a data set, from `source` if one is named; gives its folder, or None where none is needed.
+    """Fetch and verify a data set, from `source` if given; returns its folder, or None if it needs no files.
 
-    What is already there and right is left as it is; what is half-finished or altered is replaced.
+    Files that are half-finished or altered are replaced.
     """
-    place, tell = _root(root), progress or silent
+    home, tell = _root(root), progress or silent
     given = None if source is None else Path(source).expanduser()
     if given is not None and not given.exists():
         raise InputError(f"{given} does not exist: name the folder or archive that {name} is in")
     try:
         if name == "cifar10":
-            return cifar10.fetch(place, given, tell)
+            return cifar10.fetch(home, given, tell)
         if name in _MNISTS:
-            return mnist.fetch(place, _MNISTS[name], given, tell)
+            return mnist.fetch(home, _MNISTS[name], given, tell)
     except OSError as error:  # a full disk, a root that cannot be written
-        raise RunError(f"{name} could not be stored under {place}: {error.strerror or error}") from error
+        raise RunError(f"{name} could not be stored under {home}: {error.strerror or error}") from error
     if name != "digits":
         _family(name)
     return None
 
 
 def available(root: Path | str | None = None) -> list[DatasetInfo]:
-    """Every data set there is a name for, and whether its files are here and whole (their checksums are computed)."""
-    place = _root(root)
-    rows = [_info("cifar10", "32 × 32 colour photographs", 50_000, 10_000, (3, 32, 32), place)]
+    """Every data set, and whether its files are there and match their checksums."""
+    home = _root(root)
+    rows = [_info("cifar10", "32 × 32 colour photographs", 50_000, 10_000, (3, 32, 32), home)]
     for name, what in (("fashion-mnist", "28 × 28 grey pictures of clothes"), ("mnist", "28 × 28 handwritten digits")):
-        rows.append(_info(name, what, 60_000, 10_000, (1, 28, 28), place))
+        rows.append(_info(name, what, 60_000, 10_000, (1, 28, 28), home))
     shipped = DatasetInfo(
         "digits", "8 × 8 handwritten digits", 1_297, 500, (1, 8, 8), 10, "ready", "comes with scikit-learn", None
     )
