@@ -95,10 +95,8 @@ def grouped_order(seed: int, epoch: int, groups: npt.NDArray[np.int64], window: 
     The groups are shuffled and taken `window` at a time; all examples of a window are shuffled together.
     """
     count = int(groups.max()) + 1 if len(groups) else 0
-    group_window = np.empty(count, dtype=np.uint64)
-    group_window[permutation(words(seed, epoch, GROUPS, count))] = np.arange(count, dtype=np.uint64) // np.uint64(
-        window
-    )
+    window_of = np.empty(count, dtype=np.uint64)
+    window_of[permutation(words(seed, epoch, GROUPS, count))] = np.arange(count, dtype=np.uint64) // np.uint64(window)
     high = np.uint64(max(1, (count // window).bit_length()))
-    keys = (words(seed, epoch, ORDER, len(groups)) >> high) | (group_window[groups] << (np.uint64(64) - high))
+    keys = (words(seed, epoch, ORDER, len(groups)) >> high) | (window_of[groups] << (np.uint64(64) - high))
     return permutation(keys)
