@@ -1,9 +1,8 @@
-"""The ordinary ResNet, the paper's baseline: BatchNorm, ReLU, Xavier initialisation.
+"""ResNet, the paper's baseline: BatchNorm, ReLU, Xavier initialisation.
 
-Parameter counts are the literature's: CIFAR family with parameter-free shortcuts (He's option A: every second pixel,
-new channels zero), e.g. 853,018 for depth 56 and width 16; ImageNet family with 1×1 projections, e.g. 25,557,032 for
-ResNet-50. `norm="frn"` exchanges BatchNorm for filter response normalisation, which can be sampled, with SiLU as in
-the HMC reference runs.
+The CIFAR family has parameter-free shortcuts (He's option A), e.g. 853,018 parameters for depth 56 and width 16; the
+ImageNet family 1×1 projections, e.g. 25,557,032 for ResNet-50. `norm="frn"` replaces BatchNorm by filter response
+normalisation, which can be sampled, with SiLU as in the HMC reference runs.
 """
 
 from __future__ import annotations
