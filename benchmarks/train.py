@@ -6,8 +6,8 @@
 Everything runs through `atmc.engine`: data on the device, crops and flips, forward, backward, prior, sampler, logging;
 on CUDA as one graph per chain. Contestants take turns; figures are medians over rounds. Start-up is measured in
 separate processes, from the start of Python to the end of the first step, with an empty and with a filled compile
-cache. Memory is that of a whole run (`atmc.engine.run`) of many short epochs, read after each sample; its growth is from
-the first fifth of the epochs to the end. The time of 1,000 epochs is extrapolated. JSON goes to `results/train/`.
+cache. Memory is that of a whole run (`atmc.engine.run`) of many short epochs, read after each sample, its growth that
+after the first fifth of the epochs. The time of 1,000 epochs is extrapolated. JSON goes to `results/train/`.
 """
 
 from __future__ import annotations

@@ -141,10 +141,10 @@ def test_learns() -> None:
         ("wide-resnet", {"norm": "layer"}, "norm must be one of gn-ws, evonorm-s0, frn, bn, not 'layer'"),
         ("wide-resnet", {"activation": "selu"}, "activation must be one of"),
         ("wide-resnet", {"activation": "tlu"}, "belongs to norm 'frn'"),
-        ("wide-resnet", {"nrom": "bn"}, "has no option 'nrom': did you mean 'norm'"),
+        ("wide-resnet", {"nrom": "bn"}, "has no option 'nrom'; did you mean norm"),
         ("resnet-v2", {"depth": 9}, r"6n\+2"),
         ("resnet-frn", {"depth": 50}, r"6n\+2"),
-        ("wide-resnett", {}, "did you mean 'wide-resnet'"),
+        ("wide-resnett", {}, "did you mean wide-resnet"),
     ],
 )
 def test_bad_requests(name: str, options: dict, message: str) -> None:

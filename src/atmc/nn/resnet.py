@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from atmc.nn.effective_weights import effective_weights, weight_layers
 from atmc.nn.frn import FilterResponseNorm2d
-from atmc.nn.resnet_shapes import BlockShape, layout
+from atmc.nn.resnet_shapes import BlockShape, layout, made_by
 from atmc.nn.weightnorm import CastConv2d
 
 NormKind = Literal["bn", "frn"]
@@ -112,18 +112,9 @@ class ResNet(nn.Module):
         activation: Literal["relu", "silu"] | None = None,
     ) -> None:
         super().__init__()
+        self.made_by = made_by("resnet", locals())
         if norm not in ("bn", "frn"):
             raise ValueError(f"norm must be 'bn' or 'frn', not {norm!r}")
-        args: dict[str, Any] = {
-            "depth": depth,
-            "width": width,
-            "classes": classes,
-            "in_channels": in_channels,
-            "norm": norm,
-        }
-        args |= {"small_input": small_input, "shortcut": shortcut, "activation": activation}
-        # The call of `build` that makes a network like this one: saved with its samples.
-        self.made_by = {"build": "resnet", "args": args}
         shape = layout(depth, width, small_input)
         kind = shortcut or ("projection" if shape.imagenet else "pad")
         act = nn.ReLU() if (activation or ("relu" if norm == "bn" else "silu")) == "relu" else nn.SiLU()

@@ -31,7 +31,7 @@ from atmc.nn.effective_weights import effective_weights
 from atmc.nn.frn import FilterResponseNorm2d
 from atmc.nn.kernels import nvrtc, stage, transition
 from atmc.nn.resnet import raise_recompile_limit
-from atmc.nn.resnet_shapes import BlockShape, layout
+from atmc.nn.resnet_shapes import BlockShape, layout, made_by
 from atmc.nn.resnetpp_block import BlockKind, Order, Shortcut, block_forward, entry_forward, stem_forward
 from atmc.nn.weightnorm import BiasKind, WNConv2d, WNLinear
 
@@ -129,6 +129,7 @@ class ResNetPP(nn.Module):
         gain: Gain = "scale",
     ) -> None:
         super().__init__()
+        self.made_by = made_by("resnetpp", locals())
         for name, value, allowed in (
             ("norm", norm, (None, "frn")),
             ("order", order, ("pre", "post")),
@@ -138,16 +139,6 @@ class ResNetPP(nn.Module):
         ):
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, not {value!r}")
-        args: dict[str, Any] = {
-            "depth": depth,
-            "width": width,
-            "classes": classes,
-            "in_channels": in_channels,
-            "norm": norm,
-        }
-        args |= {"small_input": small_input, "order": order, "bias": bias, "shortcut": shortcut}
-        # The call of `build` that makes a network like this one: saved with its samples.
-        self.made_by = {"build": "resnetpp", "args": args | {"branch_scale": branch_scale, "gain": gain}}
         shape = layout(depth, width, small_input)
         small = len(shape.blocks) ** -0.5 if isinstance(branch_scale, str) else float(branch_scale)
         self.order: Order = order

@@ -17,7 +17,6 @@ from atmc.posterior.arrays import (
     check_labels,
     check_probs,
     check_samples,
-    check_scores,
     each_sample,
     floor_of,
     to_numpy,
@@ -77,14 +76,7 @@ def ece(probs: Any, labels: Any, bins: int = 15) -> float:
     """
     if bins < 1:
         raise ValueError(f"bins must be at least 1, not {bins}")
-    confidence, correct = _confidence(probs, labels)
-    return binned_error(confidence, correct, bins)
-
-
-def binned_error(confidence: Any, correct: Any, bins: int = 15) -> float:
-    """`ece` from the confidences and whether each prediction was right."""
-    c = check_scores(confidence, "confidences")
-    right = check_scores(correct, "outcomes")
+    c, right = _confidence(probs, labels)
     index = np.clip(np.ceil(c * bins).astype(np.int64) - 1, 0, bins - 1)
     gap = np.bincount(index, weights=right - c, minlength=bins)  # Σ over the bin of (right − confidence)
     return float(np.abs(gap).sum() / c.size)

@@ -26,6 +26,8 @@ from atmc.posterior.samples import Likelihood
 
 FORMAT = 1
 NAME = "posterior.json"
+# What reading an altered or hostile file may raise.
+BAD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError, RecursionError)
 
 
 class StoredSamples:
@@ -126,16 +128,7 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
         raise InputError(f"{folder} is not a saved posterior: {kind} {NAME}{cure}") from None
     except (InputError, RunError):
         raise
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RuntimeError,
-        OSError,
-        RecursionError,
-    ) as error:
+    except BAD as error:
         # The file may be untrusted: whatever torch raises becomes one line.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path} cannot be read: {reason}") from error

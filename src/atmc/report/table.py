@@ -44,19 +44,9 @@ def rows(runs: tuple[RunFacts, ...]) -> list[Row]:
 
 
 def _row(run: RunFacts, label: str, scores: Scores, samples: int) -> Row:
-    return Row(
-        run=run.name,
-        row=label,
-        temperature=run.temperature,
-        temperature_before=run.temperature_before,
-        augment=run.augment,
-        scores=scores,
-        samples=samples,
-        chains=1 if samples == 1 else run.chains,
-        epochs=run.epochs,
-        seconds=run.seconds,
-        seed=run.seed,
-    )
+    setting = (run.temperature, run.temperature_before, run.augment)
+    chains = 1 if samples == 1 else run.chains
+    return Row(run.name, label, *setting, scores, samples, chains, run.epochs, run.seconds, run.seed)
 
 
 def setups(table: list[Row]) -> list[str]:

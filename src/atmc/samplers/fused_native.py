@@ -27,43 +27,19 @@ if TYPE_CHECKING:
 KINDS = {"ATMC": 0, "SGNHT": 1, "SGHMC": 2, "SGLD": 3}
 TASK = 32 * BLOCK  # elements a thread takes at a time
 
+_REALS = """lr last_lr temperature mass inverse_scale noise added_noise inverse_inertia reference_lr
+reference_temperature decay epsilon"""
+_INTEGERS = "kind stream corrected strang measure shared hyperbolic preconditioned"
+
 
 class Settings(ctypes.Structure):
     """The `Settings` of `step.c`."""
 
     _fields_ = (
-        *(
-            (name, ctypes.c_double)
-            for name in (
-                "lr",
-                "last_lr",
-                "temperature",
-                "mass",
-                "inverse_scale",
-                "noise",
-                "added_noise",
-                "inverse_inertia",
-                "reference_lr",
-                "reference_temperature",
-                "decay",
-                "epsilon",
-            )
-        ),
+        *((name, ctypes.c_double) for name in _REALS.split()),
         ("key", ctypes.c_uint64),
         ("step", ctypes.c_int64),
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "kind",
-                "stream",
-                "corrected",
-                "strang",
-                "measure",
-                "shared",
-                "hyperbolic",
-                "preconditioned",
-            )
-        ),
+        *((name, ctypes.c_int32) for name in _INTEGERS.split()),
     )
 
 
