@@ -1,7 +1,6 @@
-"""From run directories to a stored row: test probabilities averaged by chain, scores by sample, the recipe, OOD inputs.
+"""Store a row from run directories: test probabilities averaged by chain, scores by sample, the recipe, OOD inputs.
 
-Needs torch, numpy and safetensors beside what reads the data; a GPU is used where there is one. Test probabilities that
-the runs have stored are taken as they are, so that only the OOD images are shown to the networks.
+Uses a GPU if there is one. Stored test probabilities are reused, so that the networks see the OOD images only.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
     nll-samples  NLL against the number of samples averaged
     nll-epochs   NLL against the epochs seen: the average so far, and each sample by itself
 
-A row keeps its colour through all of them, and the names stand below the axes, where no curve can run into them. With
-several seeds curves are means over them, and calibration is that of the first: pooling seeds would narrow the
-intervals, though the test images are the same ones.
+A row keeps its colour. With several seeds curves are means over them, and calibration is that of the first: pooling
+seeds would narrow the intervals, though the test images are the same.
 """
 
 from __future__ import annotations

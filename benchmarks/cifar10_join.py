@@ -1,8 +1,6 @@
-"""Rows that were stored one by one, as one row: seeds that ran on different days, or networks as an ensemble.
+"""Join stored rows to one row: seeds that ran on different days, or networks as an ensemble.
 
-Where machines keep nothing, the seeds of a row are collected where each of them ran. What is stored of them is enough
-to put them together, and gives what collecting all runs at once would have given; but not the OOD scores of an
-ensemble, which need the networks.
+The result is that of collecting all runs at once, except the OOD scores of an ensemble, which need the networks.
 """
 
 from __future__ import annotations
@@ -105,7 +103,7 @@ def _check_rows(rows: Sequence[Row], label: str | None) -> None:
 
 
 def _check_target(out: Path, into: str, sources: Sequence[Path], seeds: Sequence[Any], all_in_one: bool) -> None:
-    """What is in the way must be among what is joined, and an ensemble must not take the place of its members."""
+    """A row that would be overwritten must be among the joined ones, and an ensemble must not replace its members."""
     target = out / f"{into}.row.json"
     if not target.exists():
         return

@@ -1,8 +1,6 @@
-"""What the run of a row says of itself, beside those that looked for settings: results/cifar10/exploration.json.
+"""Keep the temperatures, thermostats and training loss of a row's run in results/cifar10/exploration.json.
 
-Probabilities say how good a row is, and not how it went: temperatures, thermostats and the training loss are in a run's
-metrics. Manifests and metrics are enough (`find RUN -name manifest.json -o -name metrics.jsonl`): weights can stay
-where the run was made.
+Manifests and metrics are enough (`find RUN -name manifest.json -o -name metrics.jsonl`); weights are not needed.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ EVERY = 5  # rows of the log, one of which is kept
 
 
 def keep(run: Path, row: str, called: str, folder: Path) -> dict[str, Any]:
-    """Put the run of a row into exploration.json, in place of what it said of that row before; returns the entry."""
+    """Put the run of a row into exploration.json, replacing its earlier entry; returns the entry."""
     for needed in (FILE, f"{check_name(row)}.toml"):
         if not (folder / needed).exists():
             raise InputError(f"{folder} has no {needed}: it keeps the runs of rows that were collected")

@@ -1,8 +1,7 @@
 """Scores of the CIFAR-10 table: of a prediction, of each sample, of modes, and the errors of all of these.
 
-`calibrated_nll` is the NLL after one temperature has been fitted to the prediction, as anyone may do on held-out
-images: it says what is left of a difference when overconfidence has been taken away. It is fitted on the even test
-images for the odd ones, and the other way round.
+`calibrated_nll` is the NLL after temperature scaling, which removes overconfidence. It is fitted on the even test
+images for the odd ones, and vice versa.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Step sizes from far too small to far too large, for every sampler: no diverged sample may enter a bank.
+"""Check that no diverged sample is kept, for every sampler and step sizes from far too small to far too large.
 
     python benchmarks/divergence.py [--runs 200] [--seed 0] [--out FILE.json]
 

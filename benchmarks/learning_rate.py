@@ -1,4 +1,4 @@
-"""How much learning rate ResNet++ stands, by what makes its branches small; on digits, on a CPU, in minutes.
+"""The largest stable learning rate of ResNet++, by the kind of branch gain; on digits, on a CPU, in minutes.
 
     python benchmarks/learning_rate.py [--out results/blocks]
 

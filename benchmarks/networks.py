@@ -1,4 +1,4 @@
-"""Images per second in training: ResNet++ beside the BatchNorm ResNet of the same depth and width, in one run.
+"""Images per second in training: ResNet++ against the BatchNorm ResNet of the same depth and width.
 
     python benchmarks/networks.py [--out results/networks]
 

@@ -1,4 +1,4 @@
-"""Normalisation kernels on a GPU: are they right, how fast are they, and what a training step costs with them.
+"""Correctness and speed of the normalisation kernels, and the time of a training step with them.
 
     python benchmarks/norm_kernels.py check                # kernels and whole networks against float64
     python benchmarks/norm_kernels.py sweep                # GB/s of the kernels alone, launched in several ways

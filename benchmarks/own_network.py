@@ -1,4 +1,4 @@
-"""A user's own network through `atmc.sample`, beside the plain loop one would write for it: images per second.
+"""Images per second of custom networks in `atmc.sample` against a plain training loop.
 
     python benchmarks/own_network.py [--only wrn vit convnext] [--seconds 70] [--out results/networks]
 

@@ -1,4 +1,4 @@
-"""How long the predictive takes: all ways of atmc, a plain loop over networks, and torch-uncertainty's ensemble.
+"""Speed of the predictive: atmc's strategies, a plain loop over networks, and torch-uncertainty's ensemble.
 
     python benchmarks/predict.py --device cuda                     # ResNet++-56x32, 16 samples, 10,000 images
     python benchmarks/predict.py --depth 8 --width 8 --images 512 --size 16     # something for a CPU

@@ -1,13 +1,11 @@
-"""A network that was trained with BatchNorm, made one that can be sampled, and sampled for a few epochs.
+"""Convert a pre-trained BatchNorm network and sample it for a few epochs.
 
-    python benchmarks/pretrained.py --out runs/pretrained    # a small network, one core; goes on where it stopped
+    python benchmarks/pretrained.py --out runs/pretrained    # a small network, one core; resumes where it stopped
 
-The practitioner's case: the network is there, and the question is what some more epochs with a sampler are worth. For
-each seed SGD trains an ordinary ResNet with BatchNorm until it knows its images by heart; `atmc.nn.convert` folds its
-norms away; `atmc.sample` goes on from there at each T. Beside it stand what costs nothing (the network with its logits
-scaled, fitted on held-out training images), what costs the same (T = 0: SGD in the same cycles) and what costs more
-(the networks of all seeds as an ensemble). Writes results/pretrained/ and prints the table that
-docs/tutorials/pretrained.md has.
+For each seed SGD trains a ResNet with BatchNorm until it overfits; `atmc.nn.convert` folds its norms; `atmc.sample`
+starts from there at each T. Baselines: temperature scaling (costs nothing), T = 0 (SGD in the same cycles, costs the
+same), and the ensemble of the networks of all seeds (costs more). Writes results/pretrained/ and prints the table of
+docs/tutorials/pretrained.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long ResNet++'s own kernels take, in stages and between them, beside PyTorch's operations on the same tensors.
+"""Speed of ResNet++'s CUDA kernels against PyTorch's operations on the same tensors.
 
     python benchmarks/stage.py [--batch 128] [--rounds 30] [--out results/stage]
 

@@ -1,4 +1,4 @@
-"""How long a sampler's step takes, beside optimizers and the peer library, on the tensors of two real networks.
+"""Speed of a sampler's step against optimizers and `posteriors`, on the tensors of two networks.
 
     python benchmarks/step.py [--device cpu|cuda] [--threads 1] [--out results/step]
 
@@ -69,7 +69,7 @@ def contestants(network: str, device: str) -> dict[str, Step]:
 
 
 def peers(new: Callable[[], list[torch.nn.Parameter]]) -> dict[str, Step]:
-    """`posteriors`' SGNHT and SGHMC in place, with gradients given."""
+    """`posteriors`' SGNHT and SGHMC, in-place, with gradients given."""
     try:
         from posteriors.sgmcmc import sghmc, sgnht
     except ImportError:

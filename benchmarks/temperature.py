@@ -1,4 +1,4 @@
-"""Which temperature? One small network and few images, sampled at several, beside SGD without a sampler.
+"""A small network on few images at several temperatures, compared with SGD.
 
     python benchmarks/temperature.py --out runs/temperature     # minutes a row on one core; resumes where it stopped
 

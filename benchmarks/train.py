@@ -1,15 +1,13 @@
-"""How fast chains run: one, several together, against SGD on the same network, with start-up and memory.
+"""Speed of one and of several chains against SGD on the same network, with start-up time and memory.
 
     python benchmarks/train.py                                  # ResNet++-56x32, batch 128, on the GPU
     python benchmarks/train.py --device cpu --depth 8 --width 8 --size 8 --channels 1 --train 1280 --epochs 20
 
-Everything runs through the engine (`atmc.engine`): data on the device, crops and flips, forward, backward, prior,
-sampler, the loss written down; on CUDA as one graph per chain. Contestants take turns within one run, so that ratios do
-not depend on the weather; figures are medians over rounds. Start-up is measured in processes of their own, from the
-start of Python to the first step done, with an empty compile cache and with the one that this left behind. Memory is
-that of a whole run (`atmc.engine.run`) of many short epochs, with samples, evaluations and checkpoints, read after each
-sample; its growth is from the first fifth of the epochs to the end. How long 1,000 epochs would take is extrapolated,
-from the speed and from a run of four epochs, and called so. A short table comes last; JSON goes to `results/train/`.
+Everything runs through `atmc.engine`: data on the device, crops and flips, forward, backward, prior, sampler, logging;
+on CUDA as one graph per chain. Contestants take turns; figures are medians over rounds. Start-up is measured in
+separate processes, from the start of Python to the end of the first step, with an empty and with a filled compile
+cache. Memory is that of a whole run (`atmc.engine.run`) of many short epochs, read after each sample, its growth that
+after the first fifth of the epochs. The time of 1,000 epochs is extrapolated. JSON goes to `results/train/`.
 """
 
 from __future__ import annotations

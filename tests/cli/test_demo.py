@@ -31,7 +31,7 @@ def test_the_demo_tells_its_story_once_and_again(short):
     assert str(page.resolve()) in result.out
     text = page.read_text()
     assert "digits-atmc" in text
-    assert "Images from elsewhere" in text
+    assert "Out-of-distribution (OOD) inputs" in text
     assert "Next: atmc predict atmc-demo/atmc atmc-demo/least-sure.png" in result.out
     predicted = json.loads(atmc("predict", "atmc-demo/atmc", "atmc-demo/least-sure.png", "--json").out)["images"][0]
     assert predicted["notes"] == [], "the very pixels of a test image"

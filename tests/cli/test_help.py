@@ -21,7 +21,7 @@ def test_every_verb_has_help_with_an_example_and_speaks_json(verb):
 
 @pytest.mark.parametrize("verb", ["export", "distill"])
 def test_what_is_for_classifiers_says_so(verb):
-    assert "for classifiers" in " ".join(atmc(verb, "--help").out.lower().split())
+    assert "classifiers only" in " ".join(atmc(verb, "--help").out.lower().split())
 
 
 def test_no_arguments_is_a_request_for_help():

@@ -157,7 +157,7 @@ def test_a_run_that_was_stopped_is_reported_as_such(tmp_path):
     if result.code == 0:  # on a slow machine three seconds may not be enough for a first sample
         assert "has not finished" in Path("r/report.html").read_text()
     else:
-        assert "has no samples yet; go on with atmc sample r" in result.err
+        assert "has no samples yet; resume it with atmc sample r" in result.err
 
 
 def test_pictures_without_classes_are_explained(tmp_path):

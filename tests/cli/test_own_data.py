@@ -62,8 +62,8 @@ def test_reports_compare_such_runs_and_the_doctor_has_scores(own):
     rows = json.loads(result.out)["rows"]
     assert [row["row"] for row in rows if row["samples"] > 1] == ["ATMC (posterior predictive)"] * 2
     page = Path("report.html").read_text()
-    assert "of 60 test examples right" in page
-    for said in ("Sequential, a network of one&#39;s own", "tensors given in Python, not augmented"):
+    assert "on 60 test examples" in page
+    for said in ("Sequential, a custom network", "tensors given in Python, not augmented"):
         assert f"<dd>{said}</dd>" in page, said
     told = atmc("report", own / "mine-0", "--out", "one.html").out
     assert "Next: atmc doctor" in told

@@ -104,7 +104,7 @@ def test_a_recipe_name_cannot_leave_the_runs_folder(recipe):
 
 def test_a_second_ctrl_c_says_how_to_go_on(recipe, monkeypatch):
     """The chain itself turns the first into a clean stop; what comes through is the second, or one in its preparations:
-    then there is no run yet to go on with."""
+    then there is no run yet to resume."""
 
     def impatient(*arguments, **more):
         raise KeyboardInterrupt
@@ -113,7 +113,7 @@ def test_a_second_ctrl_c_says_how_to_go_on(recipe, monkeypatch):
     fails("sample", recipe, "--out", "r", code=130, match="stopped before r became a run: the same command begins it")
     Path("r").mkdir()
     Path("r/manifest.json").write_text("{}")
-    fails("sample", recipe, "--out", "r", code=130, match="stopped at once; go on from the last checkpoint with")
+    fails("sample", recipe, "--out", "r", code=130, match="stopped at once; resume from the last checkpoint with")
     fails("demo", "--out", "d", "--seed", "5", code=130, match="with atmc demo --out d --seed 5")
 
 

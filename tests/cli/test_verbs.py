@@ -109,13 +109,13 @@ def test_report_of_one_run_lies_in_it(tiny, tmp_path):
     assert (copy / "report.html").read_text() == "my notes"
 
 
-def test_report_of_two_runs_with_strangers(runs, tmp_path):
+def test_report_of_two_runs_with_ood_images(runs, tmp_path):
     result = atmc("report", *runs, "--ood", "letters", "--ood", "noise", "--json")
     found = json.loads(result.out)
     page = Path(found["report"]).read_text()
     assert found["rows"][0]["row"] == "ATMC (single sample)"
-    assert "Images from elsewhere" in page
-    assert page.count('data-heading="Seen by"') == 4
+    assert "Out-of-distribution (OOD) inputs" in page
+    assert page.count('data-heading="Run"') == 4
     assert "tiny-sgd" in page
     fails("report", *runs, "--ood", "nothing", match="nothing")
     fails("report", *runs, "--out", "no/such/folder/r.html", match="does not exist")
@@ -286,7 +286,7 @@ def test_a_run_without_samples_is_no_surprise_to_any_verb(young):
     Path("x.png").write_bytes(pictures.good()["grey.png"])
     lines = (("evaluate",), ("report",), ("predict", "x.png"), ("export", "out"), ("distill", "student"))
     for verb, *rest in lines:
-        fails(verb, young, *rest, match="has no samples yet; go on with atmc sample young")
+        fails(verb, young, *rest, match="has no samples yet; resume it with atmc sample young")
     result = atmc("doctor", young)
     assert result.code == 0
     assert "Next: atmc sample young" in result.out

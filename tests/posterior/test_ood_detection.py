@@ -55,23 +55,23 @@ def test_detection_of_strange_inputs() -> None:
         ood_detection.detection(inside, np.array([]))
 
 
-def brute_risk(doubt: np.ndarray, correct: np.ndarray, repeats: int) -> np.ndarray:
+def brute_risk(uncertainty: np.ndarray, correct: np.ndarray, repeats: int) -> np.ndarray:
     """Mean over random tie-breaks of the risk curve, from the definition."""
     rng = np.random.default_rng(0)
     curves = []
     for _ in range(repeats):
-        order = np.lexsort((rng.random(len(doubt)), doubt))
+        order = np.lexsort((rng.random(len(uncertainty)), uncertainty))
         wrong = 1.0 - correct[order]
-        curves.append([wrong[:k].mean() for k in range(1, len(doubt) + 1)])
+        curves.append([wrong[:k].mean() for k in range(1, len(uncertainty) + 1)])
     return np.mean(curves, axis=0)
 
 
 def test_risk_coverage_is_the_definition() -> None:
     rng = np.random.default_rng(1)
-    doubt = rng.random(60)
-    correct = (rng.random(60) > doubt * 0.6).astype(float)
-    found = metrics.risk_coverage(doubt, correct)
-    np.testing.assert_allclose(found.risk, brute_risk(doubt, correct, 1), atol=1e-12)
+    uncertainty = rng.random(60)
+    correct = (rng.random(60) > uncertainty * 0.6).astype(float)
+    found = metrics.risk_coverage(uncertainty, correct)
+    np.testing.assert_allclose(found.risk, brute_risk(uncertainty, correct, 1), atol=1e-12)
     assert found.coverage[-1] == 1.0
     assert found.area == pytest.approx(found.risk.mean())
     assert found.accuracy_at(1.0) == pytest.approx(correct.mean())
@@ -91,10 +91,10 @@ def test_a_coverage_between_two_counts_takes_the_larger() -> None:
 
 def test_ties_are_random_in_expectation() -> None:
     rng = np.random.default_rng(2)
-    doubt = np.round(rng.random(20), 1)
+    uncertainty = np.round(rng.random(20), 1)
     correct = (rng.random(20) > 0.4).astype(float)
-    found = metrics.risk_coverage(doubt, correct)
-    np.testing.assert_allclose(found.risk, brute_risk(doubt, correct, 6000), atol=0.03)
+    found = metrics.risk_coverage(uncertainty, correct)
+    np.testing.assert_allclose(found.risk, brute_risk(uncertainty, correct, 6000), atol=0.03)
     constant = metrics.risk_coverage(np.zeros(20), correct)
     np.testing.assert_allclose(constant.risk, 1.0 - correct.mean(), atol=1e-12)
 
@@ -103,21 +103,21 @@ def test_ties_are_random_in_expectation() -> None:
 @given(st.integers(0, 10**6), st.integers(1, 40))
 def test_risk_curve_bounds_and_order_invariance(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
-    doubt, correct = np.round(rng.random(n), 1), rng.random(n) > 0.3
-    found = metrics.risk_coverage(doubt, correct)
+    uncertainty, correct = np.round(rng.random(n), 1), rng.random(n) > 0.3
+    found = metrics.risk_coverage(uncertainty, correct)
     order = rng.permutation(n)
-    np.testing.assert_allclose(metrics.risk_coverage(doubt[order], correct[order]).risk, found.risk, atol=1e-12)
+    np.testing.assert_allclose(metrics.risk_coverage(uncertainty[order], correct[order]).risk, found.risk, atol=1e-12)
     assert ((found.risk >= 0) & (found.risk <= 1)).all()
     assert 0.0 <= found.excess <= 1.0
     assert metrics.risk_coverage(~correct, correct).excess == pytest.approx(0.0, abs=1e-12)
 
 
-def test_selective_accuracy_rises_when_doubt_is_informative() -> None:
+def test_selective_accuracy_rises_when_uncertainty_is_informative() -> None:
     rng = np.random.default_rng(3)
-    doubt = rng.random(5000)
-    found = metrics.selective(doubt, rng.random(5000) > doubt * 0.5)
+    uncertainty = rng.random(5000)
+    found = metrics.selective(uncertainty, rng.random(5000) > uncertainty * 0.5)
     assert found[1.0] < found[0.9] < found[0.8] < found[0.5]
     with pytest.raises(ValueError, match="coverage"):
-        metrics.risk_coverage(doubt, doubt > 0).accuracy_at(0.0)
+        metrics.risk_coverage(uncertainty, uncertainty > 0).accuracy_at(0.0)
     with pytest.raises(ValueError, match="one per example"):
-        metrics.risk_coverage(doubt, doubt[1:] > 0)
+        metrics.risk_coverage(uncertainty, uncertainty[1:] > 0)

@@ -1,4 +1,4 @@
-"""The split of doubt: against the definitions, its identities, and its edges."""
+"""The split of uncertainty: against the definitions, its identities, and its edges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_parts_equal_their_definitions() -> None:
     np.testing.assert_allclose(found.probs, mean, atol=1e-14)
     np.testing.assert_allclose(found.entropy, scipy_entropy(mean, axis=-1), atol=1e-12)
     np.testing.assert_allclose(found.aleatoric, w @ scipy_entropy(p, axis=-1), atol=1e-12)
-    divergence = rel_entr(p, mean).sum(-1)  # epistemic doubt is the mean KL of a sample to the predictive
+    divergence = rel_entr(p, mean).sum(-1)  # epistemic uncertainty is the mean KL of a sample to the predictive
     np.testing.assert_allclose(found.epistemic, w @ divergence, atol=1e-12)
     label = mean.argmax(-1)
     own = p[:, np.arange(40), label]
@@ -58,7 +58,7 @@ def test_identities(seed: int, k: int, c: int, sharp: float, kind: type) -> None
     assert (found.variation <= 0.5 + 1e-6).all()  # a number in [0, 1] has standard deviation at most one half
 
 
-def test_one_sample_has_no_epistemic_doubt() -> None:
+def test_one_sample_has_no_epistemic_uncertainty() -> None:
     found = from_probs(random_probs(1, 1, 30, 4))
     assert found.samples == 1
     assert found.epistemic.abs().max() == 0.0
@@ -75,16 +75,16 @@ def test_certain_samples_that_disagree_are_purely_epistemic() -> None:
     assert entropy(torch.tensor([1.0, 0.0])) == 0.0
 
 
-def test_doubt_by_name_concat_and_index() -> None:
+def test_uncertainty_by_name_concat_and_index() -> None:
     p = random_probs(2, 3, 10, 4)
     whole = from_probs(p)
     parts = Prediction.concat([from_probs(p[:, :6]), from_probs(p[:, 6:])])
     for kind in ("entropy", "epistemic", "aleatoric", "confidence", "variation", "disagreement"):
-        assert torch.equal(whole.doubt(kind), parts.doubt(kind))
+        assert torch.equal(whole.uncertainty(kind), parts.uncertainty(kind))
     assert len(whole[2:5]) == 3
     assert torch.equal(whole[2:5].probs, whole.probs[2:5])
     with pytest.raises(ValueError, match="choose one of entropy"):
-        whole.doubt("vibes")
+        whole.uncertainty("vibes")
     with pytest.raises(ValueError, match="no examples"):
         Prediction.concat([])
     with pytest.raises(ValueError, match="no posterior samples"):
@@ -96,7 +96,7 @@ def test_printed_it_is_one_line_with_the_means() -> None:
     confidence, total, own = (float(t.mean()) for t in (found.confidence, found.entropy, found.epistemic))
     assert repr(found) == (
         "Prediction(300 examples, 4 classes, 3 samples; "
-        f"mean confidence {confidence:.3f}, doubt {total:.3f} nats, of which epistemic {own:.3f})"
+        f"mean confidence {confidence:.3f}, entropy {total:.3f} nats, of which epistemic {own:.3f})"
     )
     assert repr(found[:1]).startswith("Prediction(1 example, 4 classes, 3 samples; mean")
     assert repr(found[:0]) == "Prediction(0 examples, 4 classes, 3 samples)"

@@ -5,17 +5,9 @@ import io
 import numpy as np
 from PIL import Image
 
-from atmc.report.report_data import (
-    Bins,
-    Finding,
-    Growth,
-    ImageCard,
-    ReportData,
-    RiskCoverage,
-    RunFacts,
-    Strangers,
-    Trace,
-)
+from atmc.posterior.calibration import CalibrationBins
+from atmc.posterior.ood_detection import RiskCoverage
+from atmc.report.report_data import Finding, Growth, ImageCard, OodScores, ReportData, RunFacts, Trace
 
 
 def simulate(rng, samples, examples=500, classes=10, sharp=4.0, spread=1.2):
@@ -42,14 +34,24 @@ def bins(p, y):
     order = np.array_split(np.argsort(p.max(1)), 8)
     acc = np.array([(p.argmax(1) == y)[o].mean() for o in order])
     half = np.array([1.96 * np.sqrt(max(a * (1 - a), 0.01) / len(o)) for a, o in zip(acc, order, strict=True)])
-    return Bins(np.array([p.max(1)[o].mean() for o in order]), acc, (acc - half).clip(0), (acc + half).clip(max=1))
+    ends = np.array([(p.max(1)[o].min(), p.max(1)[o].max()) for o in order])
+    return CalibrationBins(
+        np.array([p.max(1)[o].mean() for o in order]),
+        acc,
+        (acc - half).clip(0),
+        (acc + half).clip(max=1),
+        np.array([len(o) for o in order]),
+        ends[:, 0],
+        ends[:, 1],
+    )
 
 
 def risk(p, y):
     wrong = (p.argmax(1) != y)[np.argsort(-p.max(1))]
     n = np.arange(1, len(y) + 1)
     curve = np.cumsum(wrong) / n
-    return RiskCoverage(n / len(y), curve, float(curve.mean()))
+    oracle = np.cumsum(np.sort(wrong)) / n
+    return RiskCoverage(n / len(y), curve, float(curve.mean()), float((curve - oracle).mean()))
 
 
 def card(rng, bars, truth):
@@ -75,9 +77,8 @@ def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temper
         thermostat=thermostat,
         thermostat_low=thermostat - 15,
         thermostat_high=thermostat + 40,
-        sampled_at=np.arange(30, 121, 10.0),
     )
-    doubt = -(mean * np.log(mean)).sum(1)
+    entropy = -(mean * np.log(mean)).sum(1)
     values = {
         "name": name,
         "method": method,
@@ -114,19 +115,19 @@ def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temper
         "facts": {"Seed": "0", "Python, torch": "3.11, 2.13"},
     }
     if temperature is not None:
-        values["strangers"] = (
-            Strangers(
+        values["ood"] = (
+            OodScores(
                 "letters",
                 "Capital letters drawn with Pillow's own font.",
                 rng.gamma(4, 0.3, 300),
-                doubt,
+                entropy,
                 0.97,
                 0.96,
                 0.1,
                 0.93,
             ),
-            Strangers(
-                "noise", "Every pixel drawn afresh from the test set's pixels.", rng.gamma(6, 0.2, 300), doubt, 0.95
+            OodScores(
+                "noise", "Every pixel drawn afresh from the test set's pixels.", rng.gamma(6, 0.2, 300), entropy, 0.95
             ),
         )
         values["findings"] = (Finding("ok", "The kinetic temperature is right.", "1.01 where 1 was asked."),)

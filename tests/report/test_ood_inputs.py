@@ -1,4 +1,4 @@
-"""Images from elsewhere are what they are said to be."""
+"""OOD images are what they are said to be."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_another_data_set_is_brought_to_size(home):
     assert "8 × 8" in made.about
 
 
-def test_what_is_no_image_has_no_strangers(home):
+def test_what_is_no_image_has_no_ood_images(home):
     with pytest.raises(InputError, match="not images"):
         make("noise", home.flatten(1))
     with pytest.raises(InputError, match="letterz"):

@@ -17,7 +17,7 @@ from atmc.report.plot_style import Ink, page_svg
 from atmc.report.plots import plots
 from atmc.report.report_data import Finding
 
-BARE = {"surest": (), "least_sure": (), "strangers": ()}  # without what takes long to draw and is not asked about
+BARE = {"surest": (), "least_sure": (), "ood": ()}  # without what takes long to draw and is not asked about
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}{% raw %}</style></svg>$x_1$"
 
 
@@ -41,12 +41,12 @@ def page():
 
 
 def test_the_page_has_every_part(page):
-    for heading in ("The table", "Can its probabilities", "What averaging buys", "sure of, and what not", "elsewhere"):
+    for heading in ("Scores", "Calibration", "Effect of averaging", "Uncertain and confident", "Out-of-distribution"):
         assert heading in page
     assert page.count("<svg") == 9
     assert GENERATOR in page[:300]
-    assert "How the chains moved" in page
-    assert "Health of digits-atmc" in page
+    assert "<h2>Chains</h2>" in page
+    assert "Diagnostics of digits-atmc" in page
     assert "lr = 0.001" in page
 
 
@@ -118,20 +118,20 @@ def test_cycles_that_begin_at_another_temperature_are_explained():
         render(report(runs=(run(temperature=0.02, before=before, traces=(), **BARE),))) for before in (None, 0.0, 0.2)
     )
     assert "“After 0”" not in plain
-    assert "“From” another" not in plain
+    assert "“From”:" not in plain
     assert "0.02 after 0" in explores
     assert "“After 0”: each cycle explores" in explores
-    assert "“From” another" not in explores
+    assert "“From”:" not in explores
     assert "0.02 from 0.2" in cools
-    assert "“From” another: each cycle begins there and cools." in cools
+    assert "“From”: each cycle starts at that temperature and cools." in cools
 
 
 def test_a_lone_optimiser_has_a_page_too():
-    alone = run("sgd", "SGD", samples=1, temperature=None, traces=(), surest=(), least_sure=(), strangers=(), recipe="")
+    alone = run("sgd", "SGD", samples=1, temperature=None, traces=(), surest=(), least_sure=(), ood=(), recipe="")
     page = render(report(runs=(alone,)))
-    assert "What averaging buys" not in page
+    assert "Effect of averaging" not in page
     assert "posterior predictive" not in page
-    assert "How the chains moved" not in page
+    assert "<h2>Chains</h2>" not in page
     assert page.count("<svg") == 2
 
 
@@ -147,12 +147,12 @@ def test_readings_that_are_not_numbers_do_not_spoil_the_page():
 def test_losses_below_zero_and_of_other_likelihoods_are_drawn_and_said_to_be_so():
     usual, other = run(**BARE), run("other", likelihood="dirclip", **BARE)
     other = replace(other, traces=(replace(other.traces[0], loss=other.traces[0].loss - 20),))
-    assert "they cannot be compared" in render(report(runs=(usual, other)))
-    assert "they cannot be compared" not in render(report(runs=(usual, run("twin", **BARE))))
+    assert "their losses are not comparable" in render(report(runs=(usual, other)))
+    assert "their losses are not comparable" not in render(report(runs=(usual, run("twin", **BARE))))
 
 
 def test_nine_runs_fit():
-    page = render(report(runs=tuple(run(f"run {i}", seed=i, strangers=()) for i in range(9))))
+    page = render(report(runs=tuple(run(f"run {i}", seed=i, ood=()) for i in range(9))))
     assert page.count('<th scope="row">') == 18
 
 
@@ -237,6 +237,6 @@ def test_what_was_run_is_said_in_words():
     assert "augmented: crop-flip" in render(report(runs=(run(**BARE, augment="crop-flip"),)))
     for samples, said in ((1, "1 sample of 1 chain"), (14, "14 samples of 1 chain")):
         assert run(**BARE, samples=samples).samples_said == said
-    for prior, said in (("none", "no prior"), ("custom", "a prior of one's own"), ("gaussian", "gaussian prior")):
+    for prior, said in (("none", "no prior"), ("custom", "custom prior"), ("gaussian", "gaussian prior")):
         recipe = Recipe(target=TargetSection(prior=prior))
         assert _details({}, recipe)["Target"] == f"categorical likelihood, {said}"

@@ -21,7 +21,6 @@ def test_rows_become_columns_and_what_is_no_number_is_not_read():
     np.testing.assert_array_equal(found.loss, [0.5, np.nan])
     np.testing.assert_array_equal(found.temperature, [1.1, np.nan])
     np.testing.assert_array_equal(found.thermostat, [3, np.nan])
-    np.testing.assert_array_equal(found.sampled_at, [2])
 
 
 def test_what_is_not_a_run_is_said(tmp_path):

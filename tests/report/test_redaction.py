@@ -41,12 +41,12 @@ def made(tmp_path):
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_page_has_no_paths_of_the_machine_it_was_made_on(made, tmp_path, gone):
     pics = tmp_path / "my secret place" / "pics"
-    strangers = ["noise", f"folder:{pics}?size=6"]
+    ood = ["noise", f"folder:{pics}?size=6"]
     if gone:  # then the page says which pictures it cannot show, and which file is damaged
         min((made / "samples").iterdir()).write_bytes(b"torn")
         pics.rename(tmp_path / "elsewhere")
-        strangers = []
-    data = build([made], tmp_path / "r.html", strangers=strangers, command=f"atmc report '{made}'")
+        ood = []
+    data = build([made], tmp_path / "r.html", ood=ood, command=f"atmc report '{made}'")
     page = (tmp_path / "r.html").read_text()
     assert "secret" not in page
     assert str(tmp_path) not in page
@@ -60,7 +60,7 @@ def test_a_page_has_no_paths_of_the_machine_it_was_made_on(made, tmp_path, gone)
     else:
         assert 'alt="a pics image labelled' in page
         assert ">pics, test</text>" in page, "the legend of a plot"
-        assert "Test images of pics, brought to" in page
+        assert "Test images of pics, resized to" in page
 
 
 def test_the_legend_calls_data_what_the_page_calls_them():

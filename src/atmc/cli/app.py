@@ -1,7 +1,4 @@
-"""The verbs and their options, and nothing else: each verb's work is in a file of its own, imported when it is called.
-
-One file for all signatures, so that `atmc --help` imports no verb, and so that options mean the same on every verb.
-"""
+"""All commands and their options; each command's code is imported when it is called, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -12,18 +9,18 @@ import typer
 
 app = typer.Typer(
     name="atmc",
-    help="Bayesian deep learning by sampling: train by drawing networks from the posterior, predict with all of them.",
+    help="Bayesian deep learning by SG-MCMC: sample networks from the posterior and average their predictions.",
     epilog="Start here: atmc demo",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data = typer.Typer(help="Data sets: what there is, and getting it.", pretty_exceptions_enable=False)
+data = typer.Typer(help="List and download data sets.", pretty_exceptions_enable=False)
 app.add_typer(data, name="data", epilog="Example: atmc data get cifar10")
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, as atmc sample makes it.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory made by atmc sample.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:1; chosen by itself otherwise.")]
+Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:N; default: CUDA if available.")]
 
 
 def _version(asked: bool) -> None:
@@ -53,11 +50,11 @@ def data_top(context: typer.Context) -> None:
 
 @app.command(epilog="Example: atmc demo --out my-first-run")
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs and the report go.")] = Path("atmc-demo"),
-    seed: Annotated[int, typer.Option(help="Another seed, another chain.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs and the report.")] = Path("atmc-demo"),
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     as_json: AsJson = False,
 ) -> int:
-    """The whole story in about a minute: sample digits on the CPU, train SGD beside it, compare, write the report."""
+    """Sample a small network on handwritten digits, compare it with SGD and write a report; about a minute on a CPU."""
     from atmc.cli.demo import demo as verb
 
     return verb(out, seed=seed, as_json=as_json)
@@ -69,20 +66,19 @@ def sample(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="A TOML file, a recipe's name, a run to go on with, or folder:PATH for pictures of your own "
-            "(a sub-folder for each class).",
+            help="A TOML file, a recipe's name, a run to resume, or folder:PATH with a sub-folder of images per class.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(metavar="RUN", help="The run directory; runs/NAME otherwise.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="The run directory; default runs/NAME.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one setting.")
     ] = None,
     time_budget: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop cleanly then (exit code 3).")
+        float | None, typer.Option(metavar="SECONDS", help="Stop after this time (exit code 3).")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Run a recipe; where its run directory exists, go on exactly where it stopped. Ctrl-C loses nothing."""
+    """Run a recipe, or resume its run exactly where it stopped. Ctrl-C loses nothing."""
     from atmc.cli.sample import sample as verb
 
     return verb(recipe, out=out, settings=settings or [], time_budget=time_budget, as_json=as_json)
@@ -96,9 +92,9 @@ def evaluate(
     device: Device = None,
     as_json: AsJson = False,
 ) -> int:
-    """Accuracy, NLL, Brier and ECE of the last sample and of the posterior predictive.
+    """Score the last sample and the posterior predictive.
 
-    For a regression: RMSE, NLL of the density and coverage of the 90 % interval.
+    Classification: accuracy, NLL, Brier, ECE. Regression: RMSE, NLL, coverage of the 90 % interval.
     """
     from atmc.cli.evaluate import evaluate as verb
 
@@ -107,45 +103,40 @@ def evaluate(
 
 @app.command(epilog="Example: atmc report runs/atmc runs/sgd --out table.html --figures figures")
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run directories; several make the paper's table.")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories to compare.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="RUN/report.html otherwise, or report.html for several.")
+        Path | None, typer.Option(metavar="FILE", help="Default RUN/report.html, or report.html for several runs.")
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also the plots as SVG and PNG, the table as files.")
+        Path | None, typer.Option(metavar="DIR", help="Also save plots and tables as files here.")
     ] = None,
-    strangers: Annotated[
+    ood: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ood", metavar="DATASET", help="Doubt on other images: letters, noise, scrambled, or a data set."
-        ),
+        typer.Option("--ood", metavar="DATASET", help="OOD images: letters, noise, scrambled, or a data set."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """One self-contained HTML page: verdict, table, calibration, traces, and the images it doubts."""
+    """Write a self-contained HTML page: scores, calibration, uncertain images, OOD inputs, traces, diagnostics."""
     from atmc.cli.report import report as verb
 
-    return verb(runs, out=out, figures=figures, strangers=strangers or [], as_json=as_json)
+    return verb(runs, out=out, figures=figures, ood=ood or [], as_json=as_json)
 
 
 @app.command(epilog="Example: atmc predict runs/first photo.png scans/*.jpg --json")
 def predict(
     run: Run,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any kind.")],
-    top: Annotated[int, typer.Option(min=1, help="How many classes to name for each image.")] = 3,
-    size: Annotated[str | None, typer.Option(metavar="WxH", help="For a saved posterior that does not say it.")] = None,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    top: Annotated[int, typer.Option(min=1, help="Classes to print for each image.")] = 3,
+    size: Annotated[str | None, typer.Option(metavar="WxH", help="Image size of a saved posterior without it.")] = None,
     invert: Annotated[
-        bool, typer.Option("--invert", help="Swap dark and light first (ink on paper, for digits).")
+        bool, typer.Option("--invert", help="Invert brightness first (ink on paper, for digits).")
     ] = False,
     device: Device = None,
     as_json: AsJson = False,
 ) -> int:
-    """Class, probability, and how much of the doubt is the model's, for each image.
+    """Predict the class of each image, with its probability and uncertainty.
 
-    An image that cannot be read gets one line, and the others are still predicted; the exit code is then 1, and 2 where
-    none could be read.
+    The exit code is 1 if some images cannot be read, and 2 if none can.
     """
     from atmc.cli.predict import predict as verb
 
@@ -154,7 +145,7 @@ def predict(
 
 @app.command(epilog="Example: atmc doctor runs/first")
 def doctor(run: Run, as_json: AsJson = False) -> int:
-    """Is this chain healthy? Temperatures, thermostat, R-hat, effective samples, and what to change."""
+    """Check the convergence of a run: temperatures, thermostat, R-hat, effective sample size, and what to change."""
     from atmc.cli.doctor import doctor as verb
 
     return verb(run, as_json=as_json)
@@ -164,13 +155,10 @@ def doctor(run: Run, as_json: AsJson = False) -> int:
 def export(
     run: Run,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for the exported posterior.")],
-    onnx: Annotated[bool, typer.Option(help="Also one ONNX file that averages the samples.")] = True,
+    onnx: Annotated[bool, typer.Option(help="Also an ONNX graph of the predictive.")] = True,
     as_json: AsJson = False,
 ) -> int:
-    """Samples as safetensors with one JSON file, and an ONNX graph of the predictive, checked against PyTorch.
-
-    The ONNX graph is for classifiers; of a regression --no-onnx exports the samples.
-    """
+    """Export the samples as safetensors, and an ONNX graph of the predictive (classifiers only)."""
     from atmc.cli.export import export as verb
 
     return verb(run, folder, onnx=onnx, as_json=as_json)
@@ -183,10 +171,7 @@ def distill(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 30,
     as_json: AsJson = False,
 ) -> int:
-    """One network that matches the predictive of all samples, for when many forward passes are too many.
-
-    For classifiers only.
-    """
+    """Train one network to match the predictive of all samples (classifiers only)."""
     from atmc.cli.distill import distill as verb
 
     return verb(run, folder, epochs=epochs, as_json=as_json)
@@ -194,7 +179,7 @@ def distill(
 
 @data.command("list", epilog="Example: atmc data list --json")
 def data_list(as_json: AsJson = False) -> int:
-    """The data sets that atmc knows, and whether they are here."""
+    """List the data sets and whether they are downloaded."""
     from atmc.cli.data import data_list as verb
 
     return verb(as_json=as_json)
@@ -204,14 +189,12 @@ def data_list(as_json: AsJson = False) -> int:
 def data_get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from atmc data list.")],
     source: Annotated[
-        str | None, typer.Option("--from", metavar="PATH", help="A copy that is already on this machine.")
+        str | None, typer.Option("--from", metavar="PATH", help="A local copy to use instead of downloading.")
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where data sets are kept; ATMC_DATA otherwise.")
-    ] = None,
+    root: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for data sets; default ATMC_DATA.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Fetch and verify a data set; a half-finished or altered download is never used."""
+    """Download and verify a data set."""
     from atmc.cli.data import data_get as verb
 
     return verb(name, source=source, root=root, as_json=as_json)

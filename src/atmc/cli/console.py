@@ -1,6 +1,6 @@
-"""What every verb says and how: results on stdout, progress and errors on stderr, and always the next command.
+"""Terminal output: results on stdout, progress and errors on stderr.
 
-Texts come from file names and run directories that may be anybody's, so control characters are shown and never obeyed.
+Texts may come from untrusted files, so control characters are escaped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-PATIENCE = 1.5  # seconds before a word about what takes so long
+PATIENCE = 1.5  # seconds before progress is reported
 _TIE = "\N{NO-BREAK SPACE}"
 _START = re.compile(r" *(?:[✓·!✗→] )?")  # indent and mark of a line
 _UNIT = re.compile(r"(?<=\d) (?=%)|(?<=[=±]) (?=\d)| (?=[=±] \d)")  # "50 %", "T = 1", "1.00 ± 0.02"
@@ -23,16 +23,17 @@ _WORDS = re.compile(r"( *)([^ ]+)")
 
 
 def printable(text: object) -> str:
-    """`text` on one line, with control characters (also a terminal's escape codes) spelled out."""
+    """`text` on one line, with control characters escaped."""
     joined = " ".join(str(text).split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in joined)
 
 
 def say(text: str = "", *whole: object, hang: int | None = None) -> None:
-    """One line of a result; where stdout is a terminal, as many as its width asks for, broken between words.
+    """Print one line, wrapped between words where stdout is a terminal.
 
-    `whole` are parts of the text that stay in one piece even so: commands to copy, paths. `hang` is the column in which
-    lines after the first begin, if not that of the text behind its indent and its mark.
+    Args:
+        whole: parts that are not broken: commands to copy, paths.
+        hang: the column in which lines after the first begin; by default where the text begins.
     """
     if sys.stdout.isatty():
         text = wrapped(text, shutil.get_terminal_size().columns, [printable(part) for part in whole], hang)
@@ -40,7 +41,7 @@ def say(text: str = "", *whole: object, hang: int | None = None) -> None:
 
 
 def wrapped(text: str, columns: int, whole: Sequence[str] = (), hang: int | None = None) -> str:
-    """`text` in lines of at most `columns`, but for a word that is longer: that has a line of its own, and is whole."""
+    """`text` in lines of at most `columns`; a longer word has a line of its own."""
     from rich.cells import cell_len
 
     if cell_len(text) <= columns:
@@ -62,23 +63,23 @@ def wrapped(text: str, columns: int, whole: Sequence[str] = (), hang: int | None
 
 
 def complain(message: object) -> None:
-    """The one clear line about what went wrong."""
+    """Print an error as one line on stderr."""
     _line(f"atmc: {printable(message)}")
 
 
 def remark(message: object) -> None:
-    """A line beside the result: progress, or a note."""
+    """Print progress or a note on stderr."""
     _line(printable(message))
 
 
 def _line(text: str) -> None:
-    """A line on stderr in one piece: a thread may be writing another (`working`), and Ctrl-C ends either."""
+    """Write a line in one call: the thread of `working` may be writing another."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def emit(value: Any) -> None:
-    """A result for machines. A number that is not finite is null, as JSON has no other word for it."""
+    """Print a result as JSON; numbers that are not finite become null."""
     print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False), flush=True)
 
 
@@ -93,12 +94,12 @@ def _plain(value: Any) -> Any:
 
 
 def command(*words: object) -> str:
-    """A command line that can be pasted into a shell."""
+    """A command line, quoted for a shell."""
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
 def next_step(*commands: str) -> None:
-    """What to type next."""
+    """Print the commands to type next."""
     say()
     for i, line in enumerate(commands):
         print(f"{'Next:' if i == 0 else '     '} {printable(line)}", flush=True)  # to be copied: never wrapped
@@ -106,7 +107,7 @@ def next_step(*commands: str) -> None:
 
 @contextmanager
 def working(message: str) -> Iterator[None]:
-    """Say on stderr what is being done, if it takes more than a moment; a spinner where there is a terminal."""
+    """Report on stderr what is being done if it takes long; on a terminal with a spinner."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.text import Text
@@ -124,7 +125,7 @@ def working(message: str) -> Iterator[None]:
 
 
 def width() -> int:
-    """Columns that may be filled; plenty where the output is no terminal, so that nothing is cut in a file."""
+    """Columns of the terminal; 200 where there is none, so that nothing is cut in a file."""
     from rich.console import Console
 
     console = Console()
@@ -137,14 +138,14 @@ def table(
     bold: Sequence[Sequence[bool]] | None = None,
     left: Sequence[int] = (0,),
 ) -> None:
-    """A table without rules. Columns named in `left` hold words and may wrap; the others hold numbers and may not."""
+    """Print a table without rules. Columns in `left` hold words and may wrap; the others hold numbers."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     class Plain(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # for `main`: rich would leave with exit code 1, and nothing has failed
+            raise BrokenPipeError  # for `main`: rich would exit with code 1 though nothing failed
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     for i, heading in enumerate(headings):

@@ -13,7 +13,7 @@ from atmc.common.suggest import did_you_mean
 
 
 def data_list(*, as_json: bool) -> int:
-    """Every data set with its size and state."""
+    """Print every data set with its size and state."""
     from atmc.data import available
 
     with working("looking at the data sets"):
@@ -32,7 +32,7 @@ def data_list(*, as_json: bool) -> int:
     say()
     say("Also, with a path or a shape of your own:")
     for info in infos:
-        if info.state == "pattern":  # on lines of their own: in a column they would break where nobody can copy them
+        if info.state == "pattern":  # not in a column, where they would wrap and could not be copied
             say(f"  {printable(info.detail)}", info.detail)
             say(f"      {printable(info.summary)}")
     missing = next((info.name for info in infos if info.state == "absent"), None)
@@ -66,7 +66,7 @@ def data_get(name: str, *, source: str | None, root: Path | None, as_json: bool)
 
 
 def _sample_it(name: str) -> str:
-    """A command that samples with this data set: its own recipe where one ships, the demo's otherwise."""
+    """A command that samples with this data set, by its own recipe or the demo's."""
     from atmc.recipe.toml_files import find_recipe
 
     for recipe in (f"{name}-atmc", f"{name}/atmc-settled", f"{name}/atmc"):  # README's, where there are several
@@ -79,7 +79,7 @@ def _sample_it(name: str) -> str:
 
 
 def _progress() -> Callable[[str, int, int | None], None]:
-    """A plain line for every tenth of a stage."""
+    """Print a line for every tenth of a stage."""
     last: list[object] = [None]
 
     def show(stage: str, done: int, total: int | None) -> None:

@@ -46,7 +46,7 @@ def demo(out: Path, *, seed: int, as_json: bool) -> int:
     runs = [out / name for name, _ in recipes]
     page = out / "report.html"
     with working("drawing the report"):
-        data = build(runs, page, strangers=STRANGERS, command=typed)
+        data = build(runs, page, ood=STRANGERS, command=typed)
     spent = time.monotonic() - began
     if as_json:
         emit(_machine(data, page, spent))
@@ -77,7 +77,7 @@ def _tell(data: ReportData, run: Path, page: Path, spent: float) -> None:
     say("Images that are not digits, and how often doubt tells them from digits (AUROC; chance is 50 %):")
     sampled, trained = data.runs
     one_name, other_name = _short(sampled), _short(trained)
-    for one, other in zip(sampled.strangers, trained.strangers, strict=True):
+    for one, other in zip(sampled.ood, trained.ood, strict=True):
         shares = f"{one_name} {100 * one.auroc:.1f} %, {other_name} {100 * other.auroc:.1f} %"
         say(f"  {one.name:10} {shares}. {one.about}", hang=13)
     say(f"  {_certain(sampled)}; {_certain(trained)}.")
@@ -101,7 +101,7 @@ def _certain(run: RunFacts) -> str:
     """How often a run is nearly certain about an image that is no digit."""
     import numpy as np
 
-    doubts = np.concatenate([stranger.doubt for stranger in run.strangers])
+    doubts = np.concatenate([stranger.entropy for stranger in run.ood])
     # Below 0.1 nats of entropy the likeliest class has more than 97 % of the probability.
     return f"{_short(run)} is all but certain (below 0.1 nats) about {100 * float((doubts < 0.1).mean()):.0f} % of them"
 
@@ -116,7 +116,7 @@ def _machine(data: ReportData, page: Path, spent: float) -> dict[str, object]:
                 "single": run.single,
                 "predictive": run.predictive,
                 "samples": run.samples,
-                "strangers": {stranger.name: stranger.auroc for stranger in run.strangers},
+                "strangers": {stranger.name: stranger.auroc for stranger in run.ood},
                 "doctor": run.findings[0].title if run.findings else None,
             }
             for run in data.runs

@@ -1,4 +1,4 @@
-"""`atmc distill RUN FOLDER`: one network that says what the average of all samples says."""
+"""`atmc distill RUN FOLDER`: train one network to match the predictive of all samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atmc.common.errors import InputError
 
 
 def distill(run: Path, folder: Path, *, epochs: int, as_json: bool) -> int:
-    """The verb; returns the exit code."""
+    """The command; returns the exit code."""
     new_folder(folder)
     from atmc.cli.open_runs import in_python, is_regression, tell_damage, threads_of
     from atmc.report.read_run import Reading, pixels

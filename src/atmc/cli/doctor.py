@@ -1,4 +1,4 @@
-"""`atmc doctor RUN`: what the diagnostics mean, in plain sentences."""
+"""`atmc doctor RUN`: convergence diagnostics and what to change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MARKS = {"ok": "✓", "note": "·", "warning": "!", "problem": "✗"}
 
 
 def doctor(run: Path, *, as_json: bool) -> int:
-    """The verb; returns 0 however ill the chain is: the examination succeeded."""
+    """The command; returns 0 also for a chain with problems."""
     from atmc.cli.open_runs import check_run, scores_next, tell_damage
 
     check_run(run)

@@ -1,4 +1,4 @@
-"""`atmc evaluate RUN`: scores of the last sample and of the predictive, on the run's own data or on others."""
+"""`atmc evaluate RUN`: scores of the last sample and of the predictive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
-    """The verb; returns the exit code."""
+    """The command; returns the exit code."""
     from atmc.cli.open_runs import check_device, check_run, is_regression, tell_damage, threads_of
 
     check_run(run)
@@ -46,7 +46,7 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     say(f"{printable(own.name)} on {len(data):,} {printable(data.what)}"
         f" ({noise}augmentation in training: {own.data.augment}{temperature})")  # fmt: skip
     if "auroc" in result:
-        _print_strangers(result)
+        _print_ood(result)
     else:
         from atmc.cli.score_tables import print_scores
 
@@ -66,7 +66,7 @@ def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dic
 
 
 def _numbers(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
-    """Scores of a regression, from what the run kept of its samples' outputs, with the noise that it was made with."""
+    """Scores of a regression, from the outputs and the noise scale that the run kept."""
     from atmc.posterior import regression
 
     scale = regression.noise_of(reading.run.likelihood())
@@ -78,7 +78,7 @@ def _numbers(reading: Reading, data: Answers, split: str, device: str | None) ->
 
 
 def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Answers, dict[str, Any]]:
-    """Scores where the classes are the run's own; otherwise how well doubt tells these images from the test set's."""
+    """Scores where the classes are the run's own; otherwise OOD detection against the test set."""
     from atmc import data
     from atmc.posterior import metrics
     from atmc.posterior.uncertainty import from_probs
@@ -92,25 +92,24 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
             shape, files = known["shape"], ""
             if len(shape) == 3:
                 grey = "" if shape[0] == 3 else f"&channels={shape[0]}"
-                files = f", or pictures in files, brought to it: 'folder:PATH?size={shape[1]}x{shape[2]}{grey}'"
+                files = f", or image files, resized: 'folder:PATH?size={shape[1]}x{shape[2]}{grey}'"
             raise InputError(
                 f"{name} has examples of shape {list(found.shape)}, the run was made for {shape}: name data of that "
                 f"shape{files}"
             )
         return seen, metrics.summary(reading.ask(pixels(found), device), seen.labels)
-    from atmc.report.ood_inputs import elsewhere
+    from atmc.report.ood_inputs import other_data
 
     home = reading.examples("test")
-    strange = elsewhere(name, pixels(home, [0]), len(found), reading.recipe.data.root)
-    there = reading.ask(strange.images, device)
+    other = other_data(name, pixels(home, [0]), len(found), reading.recipe.data.root)
+    there = reading.ask(other.images, device)
     here = reading.probs("test", reading.answers("test"), device)
     result = metrics.detection(from_probs(here).entropy.numpy(), from_probs(there).entropy.numpy())
     return seen, {**result, "samples": len(here)}
 
 
 def _brought(name: str, own: str, shape: Sequence[int]) -> str:
-    """A folder of pictures by the size, channels and crop of the run on data `own` where it asks for none, as sampling
-    and predicting do; any other name as it is."""
+    """`name`, with the run's size, channels and crop if it is a folder of images that sets none."""
     from atmc.data.dataset_names import Name
 
     parts = Name.parse(name)
@@ -124,8 +123,8 @@ def _brought(name: str, own: str, shape: Sequence[int]) -> str:
     return f"{name}{'&' if parts.options else '?'}{more}" if more else name
 
 
-def _print_strangers(result: dict[str, Any]) -> None:
-    say("These are not the classes of the run, so there is no accuracy; does its doubt notice that?")
-    say(f"  AUROC {100 * result['auroc']:.1f} %   (how often a stranger is doubted more than a test image)")
+def _print_ood(result: dict[str, Any]) -> None:
+    say("The classes differ from the run's, so these images are out-of-distribution (OOD). Detection by entropy:")
+    say(f"  AUROC {100 * result['auroc']:.1f} %   (how often an OOD image is more uncertain than a test image)")
     say(f"  AUPR  {100 * result['aupr']:.1f} %   (chance is {100 * result['share']:.1f})")
-    say(f"  FPR   {100 * result['fpr95']:.1f} %   (test images refused when 95 % of the strangers are)")
+    say(f"  FPR   {100 * result['fpr95']:.1f} %   (test images rejected when 95 % of the OOD images are)")

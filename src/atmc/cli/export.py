@@ -1,4 +1,4 @@
-"""`atmc export RUN FOLDER`: the posterior for other programs."""
+"""`atmc export RUN FOLDER`: safetensors and ONNX."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLASSES = "only classifiers can be exported to ONNX"
 
 
 def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
-    """The verb; returns the exit code."""
+    """The command; returns the exit code."""
     new_folder(folder)
     from atmc.cli.open_runs import damage_of, tell_damage, threads_of
 
@@ -45,9 +45,9 @@ def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
 
 
 def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None]:
-    """The posterior of a run, or a saved one, and for an ONNX file real inputs to check it on.
+    """The posterior of a run, or a saved one, and for ONNX real inputs to check it on.
 
-    What has none, or a network that no command can make, is refused with what to write in Python.
+    Refuses a custom network, or a saved posterior without inputs, with what to write in Python.
     """
     from atmc.cli.open_runs import check_run, in_python, is_regression, is_saved, saved_in_python
 
@@ -78,7 +78,7 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
 
 @contextmanager
 def made_whole(folder: Path) -> Iterator[None]:
-    """Removes what was put into a new folder where that fails (a full disk): the same command can be run again."""
+    """Removes a new folder's content on failure, so that the same command can be run again."""
     there = folder.exists()
     try:
         yield
@@ -90,6 +90,6 @@ def made_whole(folder: Path) -> Iterator[None]:
 
 
 def new_folder(folder: Path) -> None:
-    """Refuse a folder that already holds something: it is somebody's."""
+    """Refuse a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists and is not an empty folder: name a new one")

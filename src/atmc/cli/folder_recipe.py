@@ -1,8 +1,7 @@
-"""`atmc sample folder:PATH`: settings for pictures that nobody has tuned for, from how many there are.
+"""`atmc sample folder:PATH`: default settings for a folder of images, a sub-folder for each class.
 
-A newcomer has a folder of pictures, a sub-folder for each class, and no recipe. The network and the likelihood are the
-demo's. Its speed is for 1,297 pictures; as an optimizer a sampler is SGD of rate speed² N, so that speeds go as 1/√N. A
-few hundred steps of SGD come first: pictures are often so few that a chain would spend all its time on finding a fit.
+Network and likelihood are the demo's. At T = 0 a sampler is SGD with learning rate speed² N, so speeds scale as 1/√N.
+A few hundred steps of SGD come first: with few images a chain would spend most of its time on the initial fit.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ STEPS, CYCLES = 1200, 20
 
 
 def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
-    """The demo's recipe with data, speed and lengths for the pictures of `name`; `settings` go before all of them."""
+    """The demo's recipe with data, speed and lengths for the images of `name`; `settings` override all of them."""
     from atmc import data
     from atmc.recipe.toml_files import find_recipe, load_recipe
 
@@ -37,7 +36,7 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
     if finer:
         name = f"{name}?size={SIDE}"
     _look(name)
-    # The whole path: a run is gone on with, and reported on, from other folders than this one.
+    # The whole path: a run may be resumed from another working directory.
     folder, mark, wishes = name.removeprefix(PREFIX).partition("?")
     name = f"{PREFIX}{Path(folder).expanduser().resolve()}{mark}{wishes}"
     source = data.open_source(name, "train")
@@ -75,9 +74,9 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
 
 
 def _check_lengths(own: Mapping[str, object], settings: Sequence[str], count: int) -> None:
-    """Lengths that leave no sample: said of what was typed, with the fewest epochs that do.
+    """Refuse lengths that leave no sample, with the fewest epochs that do.
 
-    The recipe's own line would be about a cycle and a burn-in that were chosen here, and that nobody has typed.
+    The recipe's own error would name a cycle and a burn-in that were chosen here, and that nobody has typed.
     """
     given = _keys(settings)
     if given.keys() & {"schedule.kind", "schedule.sample_every_steps"}:
@@ -106,12 +105,12 @@ def _check_lengths(own: Mapping[str, object], settings: Sequence[str], count: in
 
 
 def _keys(settings: Sequence[str]) -> dict[str, str]:
-    """What was typed after each `--set`, by key; the last one counts."""
+    """The values of `--set` by key; the last one counts."""
     return {key.strip(): value.strip() for key, _, value in (setting.partition("=") for setting in settings)}
 
 
 def _look(name: str) -> None:
-    """Pictures that lie in the folder itself have no class; that is the mistake to expect, so it is told in full."""
+    """Refuse images without sub-folders: they have no class."""
     from atmc.data.image_decoding import SUFFIXES
 
     folder = Path(name.removeprefix(PREFIX).partition("?")[0])
@@ -126,11 +125,11 @@ def _look(name: str) -> None:
 
 
 def _title(name: str) -> str:
-    """The folder's own name, for the run."""
+    """The name of the run, from the folder's."""
     folder = Path(name.removeprefix(PREFIX).partition("?")[0]).resolve().name
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in folder) or "images"
 
 
 def _quoted(text: str) -> str:
-    """As a TOML string, whatever the folder is called."""
+    """`text` as a TOML string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

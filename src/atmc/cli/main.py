@@ -1,7 +1,6 @@
 """The `atmc` command: exit code 0 done, 1 failed, 2 bad input, 3 stopped on time budget, 130 stopped by Ctrl-C.
 
-Whatever happens, a person sees one line that says what to do and never a traceback; `ATMC_DEBUG=1` shows it to those
-who mend atmc. Nothing here imports torch: `atmc --help` has to answer at once.
+Errors are one line; `ATMC_DEBUG=1` shows the traceback. Nothing here imports torch, so that `atmc --help` is fast.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ from atmc.common.errors import InputError, RunError
 
 _NO_ROOM = "out of memory; close other programs, or use a smaller batch or network"
 DONE, FAILED, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 3, 130
-
-
 _pressed = False  # whether Ctrl-C was, also where an import has swallowed its exception
 
 
 class Told(int):
-    """An exit code about which the verb has already said everything."""
+    """An exit code whose reason the command has already printed."""
 
 
 class Stopped(Exception):
-    """Ctrl-C, with the line that says how to go on."""
+    """Ctrl-C, with a line that says how to resume."""
 
 
 def main() -> None:
@@ -55,14 +52,14 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
-        # The reader (`head`, a pager) has left: nothing is wrong, but nothing more may be written either.
+        # The reader (`head`, a pager) has exited: no error, but nothing more may be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except MemoryError as error:
         return _ends(error, FAILED, _NO_ROOM)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _ends(error, FAILED, f"{place}{error.strerror or error}")
+        path = f"{error.filename}: " if error.filename else ""
+        return _ends(error, FAILED, f"{path}{error.strerror or error}")
     except Exception as error:
         if _pressed:  # in the midst of `import torch`, say, which then fails with anything
             return _interrupted()
@@ -93,7 +90,6 @@ def _dispatch(arguments: list[str]) -> int:
 
 @cache
 def _command() -> Any:
-    """The verbs, built once."""
     from typer.main import get_command
 
     from atmc.cli.app import app

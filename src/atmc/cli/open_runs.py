@@ -1,4 +1,4 @@
-"""Opening what a person names on the command line: runs, saved posteriors, devices."""
+"""Open what the command line names: runs, saved posteriors, devices."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 def check_run(path: Path) -> None:
-    """One line about a folder that is not there, before anything slow is imported."""
+    """Refuse a missing folder, before anything slow is imported."""
     if not path.is_dir():
         raise InputError(f"there is no run directory {path}; make one with atmc sample RECIPE --out {path}")
 
 
 def is_regression(run: RunDir) -> bool:
-    """Whether a run's targets are numbers, by the likelihood that it stored."""
+    """Whether the run's likelihood is a regression's."""
     return bool(run.likelihood().task != "classification")
 
 
 def in_python(path: Path, call: str) -> str:
-    """What to write in Python about a run whose network or data only its own code has."""
+    """The Python for a run with a custom network or with data given as tensors."""
     return f"atmc.Posterior.from_run({str(path)!r}, model).{call}"
 
 
 def saved_in_python(path: Path, call: str) -> str:
-    """What to write in Python about a saved posterior."""
+    """The Python for a saved posterior."""
     return f"atmc.Posterior.load({str(path)!r}).{call}"
 
 
@@ -46,8 +46,7 @@ def is_saved(path: Path) -> bool:
 
 
 def scores_next(path: Path, run: RunDir) -> str:
-    """What to type or write for the scores of a run: the report, but for regressions and where nothing to score on is
-    kept."""
+    """The command or the Python that scores a run."""
     if not len(run.bank):
         return command("atmc", "sample", path)
     from atmc.report.report_data import OWN
@@ -58,10 +57,7 @@ def scores_next(path: Path, run: RunDir) -> str:
 
 
 def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, View]:
-    """The posterior of a run directory, or a saved one, and how image files become the examples it takes.
-
-    A regression is refused: it has no classes to name.
-    """
+    """The posterior of a run directory, or a saved one, and how its image files are decoded; refuses a regression."""
     check_run(path)
     from atmc.data.dataset_names import Name
     from atmc.data.image_decoding import View
@@ -91,10 +87,7 @@ def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, View
 
 @contextmanager
 def threads_of(path: Path) -> Iterator[None]:
-    """As many threads as the run at `path` was sampled with, and those of before afterwards: small networks want few.
-
-    On a busy machine they crawl with torch's own number. A saved posterior says nothing of it and gets that.
-    """
+    """Use as many threads as the run was sampled with: on a busy machine small networks crawl with torch's default."""
     from atmc.storage.manifest import Manifest
 
     if not Manifest.exists(path):
@@ -135,19 +128,19 @@ def _sides(size: str) -> tuple[int, int]:
 
 
 def tell_damage(path: Path, found: Sequence[str]) -> None:
-    """Say on stderr what is wrong with a run's files and what to do; a result made of the rest must not hide it."""
+    """Print on stderr which files of a run are damaged and what to do."""
     from atmc.storage.run_directory import STUCK
 
     for line in found:
         remark(f"damaged: {line}")
     if found and any(STUCK in line for line in found):
-        remark("What is whole was used. To sample more, begin a new run in another folder.")
+        remark("The other files were used. To sample more, begin a new run in another folder.")
     elif found:
-        remark(f"What is whole was used. {command('atmc', 'sample', path)} sets damaged samples aside and goes on.")
+        remark(f"The other files were used. {command('atmc', 'sample', path)} sets damaged samples aside and resumes.")
 
 
 def damage_of(path: Path) -> list[str]:
-    """What is wrong with the files of a run, one line each; nothing of a saved posterior, which is whole or refused."""
+    """The damaged files of a run, one line each; a saved posterior is whole or refused."""
     from atmc.storage.run_directory import RunDir
 
     return [] if is_saved(path) else RunDir.open(path).damage()
@@ -173,13 +166,10 @@ def check_device(name: str | None) -> str | None:
 def run_recipe(
     recipe: Recipe, folder: Path, *, time_budget: float | None = None, quiet: bool = False, again: str = ""
 ) -> RunResult:
-    """Run or resume; progress goes to stderr. A second Ctrl-C, which does not wait, still says how to go on (`again`,
-    or the run itself)."""
-    for place in (folder, *folder.parents):
-        if place.exists():
-            if not place.is_dir():
-                raise InputError(f"{place} is a file and cannot hold a run: name a folder with --out")
-            break
+    """Run or resume a recipe. After a second Ctrl-C, which does not wait, `again` is the command that resumes."""
+    there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if there is not None and not there.is_dir():
+        raise InputError(f"{there} is a file and cannot hold a run: name a folder with --out")
     with working("starting"):  # torch alone takes seconds on a cold machine
         from atmc.engine.runner import run
 
@@ -188,8 +178,8 @@ def run_recipe(
     except KeyboardInterrupt:
         from atmc.storage.manifest import Manifest
 
-        if not again and not Manifest.exists(folder):  # there is nothing yet that could be named to go on with
+        if not again and not Manifest.exists(folder):  # there is nothing yet to resume
             raise Stopped(f"stopped before {folder} became a run: the same command begins it") from None
         raise Stopped(
-            f"stopped at once; go on from the last checkpoint with {again or command('atmc', 'sample', folder)}"
+            f"stopped at once; resume from the last checkpoint with {again or command('atmc', 'sample', folder)}"
         ) from None

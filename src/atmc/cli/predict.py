@@ -1,13 +1,12 @@
-"""`atmc predict RUN IMAGE...`: class, probability, and how much of the doubt is the model's.
+"""`atmc predict RUN IMAGE...`: class, probability and uncertainty of each image.
 
-Exit code 0 when every image was predicted, 1 when some could not be read (each has its line on stderr), 2 when none
-could.
+Exit code 0 if every image was predicted, 1 if some could not be read (each has a line on stderr), 2 if none could.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,14 +18,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atmc.data.image_decoding import View
-    from atmc.posterior import Posterior
     from atmc.posterior.uncertainty import Prediction
 
-AT_ONCE = 256  # images decoded and predicted together: any number of files needs the memory of these
+AT_ONCE = 256  # images decoded and predicted together, which bounds the memory
 
 
 class Picture(NamedTuple):
-    """A decoded image as the network wants it, uint8 [C, H, W], with what had to be done to it in words."""
+    """A decoded image, uint8 [C, H, W], with what was done to it in words."""
 
     pixels: Tensor
     notes: list[str]
@@ -42,7 +40,7 @@ def predict(
     device: str | None,
     as_json: bool,
 ) -> int:
-    """The verb; returns the exit code."""
+    """The command; returns the exit code."""
     from atmc.cli.open_runs import check_device, damage_of, open_posterior, tell_damage, threads_of
 
     place = check_device(device)
@@ -50,8 +48,11 @@ def predict(
         posterior, view = open_posterior(run, size)
         damaged = damage_of(run)
     tell_damage(run, damaged)
+    import torch
+
     found: list[dict[str, Any]] = []
-    for paths in _groups(images):
+    for start in range(0, len(images), AT_ONCE):
+        paths = images[start : start + AT_ONCE]
         pictures: list[tuple[Path, Picture]] = []
         entries: dict[Path, dict[str, Any]] = {}
         with working(f"reading {plural(len(paths), 'file')}"):
@@ -63,7 +64,7 @@ def predict(
         if pictures:
             many = plural(len(pictures), "image")
             with working(f"asking {plural(len(posterior), 'sample')} about {many}"), threads_of(run):
-                prediction = _ask(posterior, [picture for _, picture in pictures], place)
+                prediction = posterior.predict(torch.stack([picture.pixels for _, picture in pictures]), device=place)
             for i, (path, picture) in enumerate(pictures):
                 entries[path] = _entry(path, picture, prediction, i, top)
         for path in paths:
@@ -81,13 +82,8 @@ def predict(
     return 0 if failed == 0 else 2 if failed == len(found) else 1
 
 
-def _groups(images: Sequence[Path]) -> Iterator[Sequence[Path]]:
-    for start in range(0, len(images), AT_ONCE):
-        yield images[start : start + AT_ONCE]
-
-
 def read_picture(path: Path, view: View, *, invert: bool = False) -> Picture:
-    """Decode a file that was named on the command line; an `InputError` says in one line why that cannot be done."""
+    """Decode an image file, or raise an `InputError` that says why that fails."""
     from atmc.data.image_decoding import as_example, decode
 
     notes: list[str] = []
@@ -98,12 +94,6 @@ def read_picture(path: Path, view: View, *, invert: bool = False) -> Picture:
     except MemoryError:
         raise InputError("there is not enough memory to decode it") from None
     return Picture(255 - pixels, [*notes, "inverted"]) if invert else Picture(pixels, notes)
-
-
-def _ask(posterior: Posterior, pictures: list[Picture], device: str | None) -> Prediction:
-    import torch
-
-    return posterior.predict(torch.stack([picture.pixels for picture in pictures]), device=device)
 
 
 def _entry(path: Path, picture: Picture, prediction: Prediction, i: int, top: int) -> dict[str, Any]:
@@ -130,14 +120,12 @@ def _print(entry: dict[str, Any]) -> None:
     first, *others = [f"{printable(t['label'])} ({100 * t['probability']:.1f} %)" for t in entry["top"]]
     rest = f", or {', '.join(others)}" if others else ""
     say(f"{printable(entry['file'])}: {first}{rest}", entry["file"], hang=4)
-    details = [_doubt(entry), *entry["notes"]]
-    say(f"    {'; '.join(details)}")
+    say(f"    {'; '.join([_uncertainty(entry), *entry['notes']])}")
 
 
-def _doubt(entry: dict[str, Any]) -> str:
-    """The doubt in words: how much, and whose."""
+def _uncertainty(entry: dict[str, Any]) -> str:
     total = entry["entropy"]
     if total < 0.01:
-        return f"no doubt to speak of ({total:.3f} nats)"
+        return f"almost no uncertainty ({total:.3f} nats)"
     share, agree = 100 * entry["epistemic"] / total, 100 * entry["agreement"]
-    return f"doubt {total:.2f} nats, {share:.0f} % of it the model's; {agree:.0f} % of the samples agree"
+    return f"uncertainty {total:.2f} nats, {share:.0f} % epistemic; {agree:.0f} % of the samples agree"

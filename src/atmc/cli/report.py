@@ -10,10 +10,8 @@ from atmc.common.errors import InputError
 from atmc.common.text import plural
 
 
-def report(
-    runs: Sequence[Path], *, out: Path | None, figures: Path | None, strangers: Sequence[str], as_json: bool
-) -> int:
-    """The verb; returns the exit code."""
+def report(runs: Sequence[Path], *, out: Path | None, figures: Path | None, ood: Sequence[str], as_json: bool) -> int:
+    """The command; returns the exit code."""
     from atmc.cli.open_runs import is_regression, scores_next, tell_damage
     from atmc.report import build
     from atmc.report.table import as_json as table_json
@@ -30,12 +28,12 @@ def report(
         )
     if figures is not None and figures.exists() and not figures.is_dir():
         raise InputError(f"--figures {figures} is a file: name a folder")
-    typed = command("atmc", "report", *runs, *(word for kind in strangers for word in ("--ood", kind)))
+    typed = command("atmc", "report", *runs, *(word for kind in ood for word in ("--ood", kind)))
     with working(f"reading {plural(len(runs), 'run')} and drawing"):
         for run in runs:
             if Manifest.exists(run) and is_regression(opened := RunDir.open(run)):
                 raise InputError(f"{run} is a regression, and reports are for classifiers: {scores_next(run, opened)}")
-        data = build(runs, page, figures, strangers=strangers, command=typed)
+        data = build(runs, page, figures, ood=ood, command=typed)
     for run, facts in zip(runs, data.runs, strict=True):
         tell_damage(run, facts.damage)
     damaged = [line for facts in data.runs for line in facts.damage]

@@ -1,4 +1,4 @@
-"""`atmc sample RECIPE`: run a recipe, or go on with a run exactly where it stopped."""
+"""`atmc sample RECIPE`: run a recipe, or resume a run exactly where it stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budget: float | None, as_json: bool) -> int:
-    """The verb; returns the exit code."""
+    """The command; returns the exit code."""
     if time_budget is not None and not 0 < time_budget < float("inf"):
         raise InputError(f"--time-budget {time_budget:g}: must be a number of seconds above 0")
     if recipe.startswith(PREFIX):
@@ -31,8 +31,8 @@ def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budge
         loaded = load_recipe_or_run(source, list(settings))
     if loaded.model.name == "custom":
         raise InputError(
-            f"{recipe} samples a network of somebody's own, which a recipe cannot name: "
-            f"to go on, call atmc.sample in Python again, with the same network and data and out={str(out or recipe)!r}"
+            f"{recipe} samples a custom network, which a recipe cannot name: to resume, call atmc.sample in Python "
+            f"again, with the same network and data and out={str(out or recipe)!r}"
         )
     folder = out if out is not None else Path("runs") / _folder_name(loaded.name)
     from atmc.cli.open_runs import run_recipe
@@ -42,7 +42,7 @@ def sample(recipe: str, *, out: Path | None, settings: Sequence[str], time_budge
 
 
 def _where(recipe: str, out: Path | None) -> tuple[str, Path | None]:
-    """A run directory stands for its own recipe, so that going on needs nothing but its name."""
+    """The recipe and the run directory; a run directory names its own recipe."""
     folder = Path(recipe)
     if not folder.is_dir():
         return recipe, out
@@ -58,7 +58,7 @@ def _where(recipe: str, out: Path | None) -> tuple[str, Path | None]:
 
 
 def _check_name(recipe: str) -> None:
-    """A name that is like no other gets all that there are."""
+    """Raise for an unknown recipe; where no name is similar, list all of them."""
     from atmc.recipe.toml_files import find_recipe, recipe_folders
 
     try:
@@ -71,29 +71,26 @@ def _check_name(recipe: str) -> None:
 
 
 def _folder_name(name: str) -> str:
-    """A recipe's name as the name of one folder, whatever it holds."""
+    """A recipe's name as the name of one folder."""
     kept = "".join(c if c.isalnum() or c in "-_.+=" else "-" for c in name).strip(".-")
     return kept or "run"
 
 
 def finish(result: RunResult, folder: Path, as_json: bool) -> int:
-    """Say how a run ended and what to type next; returns the exit code."""
+    """Print how a run ended and what to type next; returns the exit code."""
     samples = result.samples
     code = Told({"done": DONE, "budget": OUT_OF_TIME, "interrupted": INTERRUPTED}[result.status])
-    if not result.speaks:  # one of several processes, and not the one that says how it ended
+    if not result.speaks:  # another process reports how it ended
         return code
     if as_json:
         emit({"status": result.status, "run": str(folder), "samples": samples})
         return code
-    go_on = command("atmc", "sample", folder)
     count = plural(samples, "sample")
     if result.status == "done":
         say(f"Done: {count} in {printable(folder)}.", folder)
         next_step(command("atmc", "report", folder))
-    elif result.status == "budget":
-        say(f"Out of time: {count} so far in {printable(folder)}, nothing is lost.", folder)
-        next_step(go_on)
     else:
-        say(f"Stopped: {count} so far in {printable(folder)}, nothing is lost.", folder)
-        next_step(go_on)
+        why = "Out of time" if result.status == "budget" else "Stopped"
+        say(f"{why}: {count} so far in {printable(folder)}, nothing is lost.", folder)
+        next_step(command("atmc", "sample", folder))
     return code

@@ -1,4 +1,4 @@
-"""Scores on a terminal: the paper's table and the numbers of one run."""
+"""Tables of scores on the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from atmc.report.report_data import ReportData
 
 
-ROOM = 96  # columns of a terminal that take the whole table; below, epochs and time are left to the report
+ROOM = 96  # columns for the whole table; narrower ones omit epochs and time
 
 
 def print_table(data: ReportData) -> None:

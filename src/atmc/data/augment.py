@@ -1,10 +1,8 @@
-"""Crop, flip and normalise: the arithmetic shared by data on the device and data that stream in.
+"""Crop, flip and normalise.
 
-The crop is the usual one for small images: the raw image gets `pad` pixels of raw zeros (black) on each side, *before*
-normalisation, and a window of the original size is cut at a random offset; the flip is left to right with probability
-one half. Normalisation is a table: a byte of channel c becomes `table[c, byte]`, (byte/255 − mean)/std computed in
-float64 and rounded once to the wanted type. A table gives the same bits on a CPU, a GPU and in the Triton kernel, and
-costs one gather, so that results never differ by how a multiply-add was fused.
+The image is padded by `pad` black pixels before normalisation, and a window of the original size is cut at a random
+offset; it is flipped left to right with probability ½. Normalisation is a table lookup: a byte of channel c becomes
+`table[c, byte]`, (byte/255 − mean)/std in float64, rounded once. A table gives the same bits on CPU, GPU and in Triton.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ AUGMENTS: Final = ("none", "crop", "flip", "crop-flip")
 
 
 def parse_augment(augment: str, pad: int) -> tuple[int, bool]:
-    """(pad, flip) of an augmentation's name; `pad` counts only where the name says crop."""
+    """(pad, flip) of an augmentation's name; pad is 0 without a crop."""
     if augment not in AUGMENTS:
         raise InputError(f"augment = {augment!r} is unknown: choose one of {', '.join(AUGMENTS)}")
     if pad < 0:
@@ -48,10 +46,9 @@ def _per_channel(values: tuple[float, ...], channels: int, what: str) -> tuple[f
 
 
 def table_offsets(channels: int, width: int, device: torch.device) -> Tensor:
-    """Where the part of the table begins that belongs to each byte of a row [width · channels].
+    """The offset in the table of each byte of a row [width · channels].
 
-    A whole row rather than one pixel, because adding along an axis of three is slow; 32 bits, because every byte of a
-    batch gets such an index.
+    A whole row, because adding along an axis of three is slow; 32 bits, because every byte gets such an index.
     """
     return (torch.arange(channels, dtype=torch.int32, device=device) * 256).repeat(width)
 
@@ -63,7 +60,7 @@ def normalise(pixels: Tensor, table: Tensor, offsets: Tensor) -> Tensor:
 
 
 def crop_flip(image: npt.NDArray[np.uint8], pad: int, dx: int, dy: int, mirrored: bool) -> npt.NDArray[np.uint8]:
-    """One image [H, W, C] padded, cut and mirrored on the host, for data that stream."""
+    """One image [H, W, C] padded, cropped and flipped on the host, for streamed data."""
     if pad:
         height, width = image.shape[:2]
         image = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))[dy : dy + height, dx : dx + width]

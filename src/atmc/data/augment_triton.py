@@ -1,7 +1,6 @@
-"""Step number to finished batch in one launch: find the place in the ring, gather, crop, flip, normalise.
+"""Triton kernel that makes the batch of a step in one launch: gather, crop, flip, normalise.
 
-The plain path in `store` and `device` needs nine small kernels for it. A table holds the normalised bytes, so both
-paths give the same bits. Importing this file imports Triton; `device` does so only where it can be used.
+The plain path of `DeviceStore` needs nine small kernels and gives the same bits. Importing this file imports Triton.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def _gather(  # type: ignore[no-untyped-def]
     out_labels,
     batch_size,
     first,
-    places,
+    slots,
     padded_width,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -35,11 +34,11 @@ def _gather(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0)
-    place = (tl.load(step) * batch_size + first + row) % places
-    origin = tl.load(ring + place * 3)
-    stride = tl.load(ring + place * 3 + 1)
+    slot = (tl.load(step) * batch_size + first + row) % slots
+    origin = tl.load(ring + slot * 3)
+    stride = tl.load(ring + slot * 3 + 1)
     if tl.program_id(1) == 0:
-        tl.store(out_labels + row, tl.load(labels + tl.load(ring + place * 3 + 2)))
+        tl.store(out_labels + row, tl.load(labels + tl.load(ring + slot * 3 + 2)))
     element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = element < HEIGHT * WIDTH * CHANNELS
     channel = element % CHANNELS

@@ -1,4 +1,4 @@
-"""Data sets by name: load one, open one for streaming, fetch one, list them all.
+"""Load, stream, fetch and list data sets by name.
 
 A name is `digits`, `cifar10`, `fashion-mnist`, `mnist`, or one of a family: `folder:PATH`, `shards:GLOB`,
 `synthetic:SHAPE`, with options after a question mark, as in `folder:pictures?size=64&channels=1`. `digits?train=200`
@@ -23,23 +23,23 @@ from atmc.data.streamed_source import ArraySource, Source
 SPLITS = ("train", "test")
 #: The data sets that have a name. To add one: a module with its entry, and the entry here.
 NAMED = {entry.name: entry for entry in (digits.ENTRY, cifar10.ENTRY, *mnist.ENTRIES)}
-# Of the training pictures of folders and shards loaded by this process: the test split needs them too.
+# Of the training images of folders and shards loaded by this process: the test split needs them too.
 _STATISTICS: dict[tuple[str, str], tuple[tuple[float, ...], tuple[float, ...]]] = {}
 
 
 def load(name: str, split: str = "train", root: Path | str | None = None) -> ImageData:
-    """A split of a data set, in memory. Nothing is fetched: what is absent or damaged is named with the cure."""
+    """A split of a data set, in memory. Nothing is downloaded."""
     _check_split(name, split)
-    place = _root(root)
+    home = _root(root)
     if name in NAMED:
-        return NAMED[name].load(place, split, None)
+        return NAMED[name].load(home, split, None)
     parts = _family(name)
     if parts.family in NAMED:
-        return NAMED[parts.family].load(place, split, parts)
+        return NAMED[parts.family].load(home, split, parts)
     if parts.family == "synthetic":
         return _synthetic(parts, split)
-    source = _source(parts, split, place)
-    train = source if split == "train" else _source(parts, "train", place)
+    source = _source(parts, split, home)
+    train = source if split == "train" else _source(parts, "train", home)
     known = _STATISTICS.get((name, train.digest))
     if split != "train" and known is None:
         whole = train.in_memory()
@@ -50,7 +50,7 @@ def load(name: str, split: str = "train", root: Path | str | None = None) -> Ima
 
 
 def open_source(name: str, split: str = "train", root: Path | str | None = None) -> Source:
-    """A split of a data set to be streamed: folders and shards are read as they are needed, others are in memory."""
+    """A split of a data set to be streamed; other data than folders and shards are in memory."""
     _check_split(name, split)
     if name in NAMED or _family(name).family in (*NAMED, "synthetic"):
         return ArraySource(load(name, split, root))
@@ -58,7 +58,7 @@ def open_source(name: str, split: str = "train", root: Path | str | None = None)
 
 
 def is_streaming(name: str) -> bool:
-    """Whether a data set of this name is to be opened with `open_source` rather than loaded whole."""
+    """Whether a data set is to be opened with `open_source` rather than `load`."""
     parts = Name.parse(name)
     return parts is not None and (parts.family == "shards" or parts.whole("stream", 0) > 0)
 
@@ -69,11 +69,11 @@ def fetch(
     source: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Path | None:
-    """Fetch and verify a data set, from `source` if one is named; gives its folder, or None where none is needed.
+    """Fetch and verify a data set, from `source` if given; returns its folder, or None if it needs no files.
 
-    What is already there and right is left as it is; what is half-finished or altered is replaced.
+    Files that are half-finished or altered are replaced.
     """
-    place, tell = _root(root), progress or silent
+    home, tell = _root(root), progress or silent
     given = None if source is None else Path(source).expanduser()
     if given is not None and not given.exists():
         raise InputError(f"{given} does not exist: name the folder or archive that {name} is in")
@@ -82,15 +82,15 @@ def fetch(
         return None
     try:
         way = NAMED[name].fetch
-        return None if way is None else way(place, given, tell)
+        return None if way is None else way(home, given, tell)
     except OSError as error:  # a full disk, a root that cannot be written
-        raise RunError(f"{name} could not be stored under {place}: {error.strerror or error}") from error
+        raise RunError(f"{name} could not be stored under {home}: {error.strerror or error}") from error
 
 
 def available(root: Path | str | None = None) -> list[DatasetInfo]:
-    """Every data set there is a name for, and whether its files are here and whole (their checksums are computed)."""
-    place = _root(root)
-    rows = [_info(entry, place) for entry in NAMED.values()]
+    """Every data set, and whether its files are there and match their checksums."""
+    home = _root(root)
+    rows = [_info(entry, home) for entry in NAMED.values()]
     families = {
         "folder": ("your pictures, a sub-folder for each class", "folder:PATH?size=64 (and &stream=1 for a large one)"),
         "shards": ("tar shards in the WebDataset layout, streamed", "shards:PATH/{split}-*.tar?size=224"),

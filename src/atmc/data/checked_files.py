@@ -1,4 +1,4 @@
-"""Files of data sets as their publishers made them: sizes and checksums."""
+"""Check files of data sets against published sizes and checksums."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from atmc.common.errors import InputError
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, how many bytes are done, and of how many (None where nobody knows)."""
+"""Called with the stage, the bytes done, and the total (None if unknown)."""
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
-    """The progress callback of whoever does not care."""
+    """A progress callback that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Expected:
     name: str
     size: int
     digest: str
-    algorithm: str = "md5"  # the published sums of CIFAR-10 are MD5: fine against damage, which is what they are for
+    algorithm: str = "md5"  # as published for CIFAR-10; enough against damage
 
     def fault_of(self, data: bytes) -> str | None:
         """What is wrong with `data`, or None."""
@@ -53,7 +53,7 @@ class Expected:
 
 
 def faults(directory: Path, files: Iterable[Expected]) -> dict[str, str]:
-    """File name → what is wrong with it, for every file that is missing, half-finished or altered."""
+    """File name → fault, for every file that is missing, half-finished or altered."""
     found = {}
     for file in files:
         try:
@@ -64,7 +64,7 @@ def faults(directory: Path, files: Iterable[Expected]) -> dict[str, str]:
 
 
 def sweep(directory: Path, age: float = 86_400.0) -> None:
-    """Remove what a killed fetch left beside its targets more than `age` seconds ago (a live one may be younger)."""
+    """Remove what a killed fetch left more than `age` seconds ago (a younger one may be running)."""
     for leftover in [*directory.glob(".fetch-*"), *directory.glob(".*.tmp")]:
         if time.time() - leftover.stat().st_mtime > age:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -1,4 +1,4 @@
-"""Which kind of batches suits a data set: on the device whole, or streamed."""
+"""Choose batches from the device's memory or streamed batches for a data set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARE = 0.25  # of the device's free memory that a data set may take; the networ
 
 
 def fits(data: ImageData, device: torch.device, pad: int = 4) -> bool:
-    """Whether `data`, padded, may live on `device` whole. A CPU's memory already holds it."""
+    """Whether `data`, padded, fits on `device`."""
     if device.type != "cuda":
         return True
     height, width = data.shape[1:] if len(data.shape) == 3 else (1, 1)
@@ -38,11 +38,11 @@ def train_batches(
     workers: int = 2,
 ) -> Batches:
     """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other."""
-    place = torch.device(device)
-    if isinstance(data, ImageData) and fits(data, place, pad):
-        return DeviceBatches(data, batch_size, place, dtype, augment, seed, pad=pad, rank=rank, world=world)
+    where = torch.device(device)
+    if isinstance(data, ImageData) and fits(data, where, pad):
+        return DeviceBatches(data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world)
     return StreamBatches(
-        data, batch_size, place, dtype, augment, seed, pad=pad, rank=rank, world=world, workers=workers
+        data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world, workers=workers
     )
 
 
@@ -55,7 +55,7 @@ def eval_batches(
     workers: int = 2,
 ) -> EvalBatches | StreamEvalBatches:
     """The data in their own order, without augmentation, every example once."""
-    place = torch.device(device)
-    if isinstance(data, ImageData) and fits(data, place, 0):
-        return EvalBatches(data, batch_size, place, dtype)
-    return StreamEvalBatches(data, batch_size, place, dtype, workers=workers)
+    where = torch.device(device)
+    if isinstance(data, ImageData) and fits(data, where, 0):
+        return EvalBatches(data, batch_size, where, dtype)
+    return StreamEvalBatches(data, batch_size, where, dtype, workers=workers)

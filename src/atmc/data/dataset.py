@@ -1,4 +1,4 @@
-"""What a data set is once it is in memory, and where data sets live on disk."""
+"""A data set in memory, and the folder for data sets on disk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from atmc.data.dataset_names import Name
 
 @dataclass(frozen=True)
 class ImageData:
-    """Examples and labels of one split, with all that turns them into a network's input.
+    """Examples and labels of one split.
 
-    `images` is uint8 [N, C, H, W] for the named data sets; a user's own tensors may be floating and of any shape
-    [N, …], with `mean` and `std` empty when they are to be taken as they are. `mean` and `std` are per channel, in
-    units of [0, 1] (pixel / 255), and always come from the *training* split, whichever split this is.
+    `images` is uint8 [N, C, H, W] for the named data sets; custom tensors may be floating and of any shape [N, …].
+    `mean` and `std` are per channel, in units of [0, 1] (pixel / 255), from the training split; if empty, the images
+    are not normalised.
     """
 
     name: str
@@ -48,7 +48,7 @@ class ImageData:
         return tuple(self.images.shape[1:])
 
     def subset(self, index: Tensor, split: str | None = None) -> ImageData:
-        """The examples at `index`, in that order, as a data set of its own (with its own digest)."""
+        """The examples at `index`, in that order, as a data set."""
         images, labels = self.images[index], self.labels[index]
         return replace(self, split=split or self.split, images=images, labels=labels, digest=digest_of(images, labels))
 
@@ -64,10 +64,9 @@ class ImageData:
         mean: tuple[float, ...] = (),
         std: tuple[float, ...] = (),
     ) -> ImageData:
-        """A user's own tensors. Integer labels name their classes 0, 1, … unless `classes` says otherwise.
+        """A data set from tensors. Classes of integer labels are named 0, 1, … by default.
 
-        uint8 images without `mean` and `std` are scaled to zero mean and unit deviation per channel; floating ones are
-        taken as they are.
+        uint8 images without `mean` and `std` get their own; floating images are taken as they are.
         """
         images, labels = images.detach().cpu(), labels.detach().cpu()
         if classes is None:
@@ -111,13 +110,13 @@ class DatasetInfo:
 
 
 def default_root() -> Path:
-    """Where fetched data sets live: the environment's ATMC_DATA, or ~/.cache/atmc."""
+    """The folder for data sets: ATMC_DATA, or ~/.cache/atmc."""
     named = os.environ.get("ATMC_DATA")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "atmc"
 
 
 def digest_of(images: Tensor, labels: Tensor) -> str:
-    """SHA-256 over the bytes of the images, then of the labels: what a run's manifest remembers of its data."""
+    """SHA-256 of the bytes of images and labels, as kept in a run's manifest."""
     seal = hashlib.sha256()
     for tensor in (images, labels):
         # A copy if need be: one row of a matrix counts as contiguous whatever its stride.
@@ -128,10 +127,10 @@ def digest_of(images: Tensor, labels: Tensor) -> str:
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Per-channel mean and standard deviation of uint8 images [N, C, …] in units of [0, 1], exact and order-free.
+    """Per-channel mean and standard deviation of uint8 images [N, C, …] in units of [0, 1].
 
-    Counted from a histogram, so that the result does not depend on the order or the number of threads of a sum. Data
-    of one flat axis [N, D] count as one channel. A constant channel gets deviation 1: it carries nothing to scale.
+    From a histogram, so that the result does not depend on the order or the number of threads of a sum. [N, D] counts
+    as one channel. A constant channel gets deviation 1.
     """
     channels = images.shape[1] if images.ndim > 2 else 1
     flat = images.reshape(len(images), channels, -1)

@@ -14,13 +14,13 @@ FAMILIES = {
     "shards": ("size", "channels", "crop", "classes", "window"),
     "synthetic": ("classes", "train", "test", "seed"),
 }
-# A glob may hold question marks of its own: options begin at one that is followed by a word and an equals sign.
+# A glob may hold question marks: options begin at one that is followed by a word and an equals sign.
 _GRAMMAR = re.compile(r"(?P<family>[a-z]+)(?::(?P<rest>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Name:
-    """A name of a family, taken apart and its options known to exist."""
+    """A parsed name with checked options."""
 
     full: str
     family: str

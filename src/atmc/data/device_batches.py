@@ -1,14 +1,11 @@
-"""A data set that lives on the device whole, and gives its batches without the host having a say.
+"""Batches of a data set that is on the device, capturable in a CUDA graph.
 
-The run is one long stream: the permutations of epoch 0, 1, 2, … one after the other, cut into batches of constant size.
-A batch may straddle two epochs; no example is lost or seen twice in an epoch, whatever the batch size, and a captured
-step always has the same shapes. A position in this stream is the global step and nothing else: `batch(step)` is a pure
-function of (data, seed, step), so resuming means asking for the next step, and rolling back for an earlier one.
+A run is one stream: the permutations of epoch 0, 1, 2, … one after the other, cut into batches of constant size, which
+may straddle two epochs. `batch(step)` is a pure function of (data, seed, step), so resuming needs only the step.
 
-On the device are the examples (`DeviceStore`) and a ring of two epochs' plans. `batch` reads the step from a device
-tensor, finds its places in the ring, and gathers; all addresses stay what they were when a CUDA graph was captured.
-The host's part is `ensure(step)`, which writes the plan of the epoch after into the half of the ring that is no longer
-read, as an asynchronous copy in stream order.
+The device holds the examples (`DeviceStore`) and a ring with the plans of two epochs. `batch` reads the step from a
+device tensor, finds its slots in the ring, and gathers; all addresses stay constant. On the host, `ensure(step)` copies
+the plan of the next epoch into the half of the ring that is no longer read, asynchronously in stream order.
 """
 
 from __future__ import annotations
@@ -34,10 +31,10 @@ Kernel = Literal["auto", "plain", "triton"]
 class DeviceBatches(Batches):
     """Shuffled, augmented, normalised batches of an in-memory data set, capturable in a CUDA graph.
 
-    `batch_size` is that of the whole step; with `world` processes each gets its `rank`'s equal share of every batch,
-    so that together they see exactly what one process would. `augment` is "none", "crop", "flip" or "crop-flip"
-    (see `atmc.data.augment` for the padding). `kernel` picks one Triton launch ("triton"), the same in plain torch
-    ("plain"), or Triton wherever it works ("auto"); all give the same bits.
+    Args:
+        batch_size: of the whole step; each of `world` processes gets an equal share of every batch.
+        augment: "none", "crop", "flip" or "crop-flip" (see `atmc.data.augment`).
+        kernel: "triton", "plain" torch, or "auto", Triton if it works; all give the same bits.
     """
 
     capturable = True
@@ -78,23 +75,21 @@ class DeviceBatches(Batches):
         self._step = torch.zeros((), dtype=torch.int64, device=self.device)
 
     def with_seed(self, seed: int) -> DeviceBatches:
-        """The same data in another order, for another chain: the store is shared, the ring is not."""
+        """The same data in another order, for another chain; the store is shared."""
         other = copy.copy(self)
         other.seed = seed
         other._allocate_ring()
         return other
 
     def start(self, step: int = 0) -> None:
-        """Be ready for step `step`, whatever came before (a resume, a rollback)."""
         self._resident = [None, None]
         self.ensure(step)
 
     def ensure(self, step: int, count: int = 1) -> None:
-        """Make the plans resident that the `count` steps from `step` on read. Call it before submitting them.
+        """Make the plans of the `count` steps from `step` on resident. Call it before submitting them.
 
-        A comparison on the host, except once an epoch, when the next epoch's plan is made (a few milliseconds for
-        50,000 examples) and copied without waiting for the device. The copy is ordered after the work already
-        submitted to the current stream: call it on the stream that runs, or replays, the steps.
+        Once an epoch the next plan is made (a few milliseconds for 50,000 examples) and copied in the order of the
+        current stream: call it on the stream that runs, or replays, the steps.
         """
         if step < 0 or count < 1:
             raise ValueError(f"there are no {count} steps from {step} on")
@@ -106,20 +101,20 @@ class DeviceBatches(Batches):
                 self._upload(wanted)
 
     def _upload(self, epoch: int) -> None:
-        rows = self._places(epoch)
+        rows = self._addresses(epoch)
         half = self._ring[epoch % 2 * self.num_data :][: self.num_data]
         # Pinned, or the copy would wait for the device; torch keeps the pinned memory until the copy is done.
         half.copy_(rows.pin_memory() if self.device.type == "cuda" else rows, non_blocking=True)
         self._resident[epoch % 2] = epoch
 
-    def _places(self, epoch: int) -> Tensor:
-        return self.store.places(plan(self.seed, epoch, self.num_data, self._pad, self._flip))
+    def _addresses(self, epoch: int) -> Tensor:
+        return self.store.addresses(plan(self.seed, epoch, self.num_data, self._pad, self._flip))
 
     def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """The examples of global step `step`: inputs in `dtype` (images channels-last) and labels.
 
-        With a device tensor the host does nothing but launch, so the call can be captured; `ensure` must have been
-        called for that step. With a number, or a tensor on the CPU, that is done here.
+        With a device tensor the call can be captured, and `ensure` must have been called for that step; with a number
+        that is done here.
         """
         if isinstance(step, Tensor) and step.device.type == "cpu":
             step = int(step)
@@ -133,18 +128,15 @@ class DeviceBatches(Batches):
             counter = step if isinstance(step, Tensor) else self._step.fill_(step)
             first = self.rank * self._share
             return augment_triton.gather(self.store, self._ring, counter, self.batch_size, first, self._share)
-        place = torch.remainder(torch.add(self._lane, step, alpha=self.batch_size), 2 * self.num_data)
-        return self._take(self._ring[place])
+        slot = torch.remainder(torch.add(self._lane, step, alpha=self.batch_size), 2 * self.num_data)
+        return self._take(self._ring[slot])
 
-    def _take(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        return self.store.windows(places) if self._pad or self._flip else self.store.examples(places[:, 2])
+    def _take(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        return self.store.windows(slots) if self._pad or self._flip else self.store.examples(slots[:, 2])
 
     def epoch_batches(self, epoch: int, start: int = 0, drop_last: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch by itself, for plain loops: every example once, the last batch smaller (or dropped).
-
-        `start` skips that many batches. The ring is not touched, so this may go on beside a captured run.
-        """
-        rows = self._places(epoch).to(self.device)
+        """One epoch for plain loops, from batch `start` on; does not disturb a captured run."""
+        rows = self._addresses(epoch).to(self.device)
         for at in range(start * self.batch_size, self.num_data, self.batch_size):
             whole = rows[at : at + self.batch_size]
             if drop_last and len(whole) < self.batch_size:
@@ -152,10 +144,10 @@ class DeviceBatches(Batches):
             yield self._take(whole.tensor_split(self.world)[self.rank])
 
     def close(self) -> None:
-        """Nothing to let go of: what is on the device goes with this object."""
+        """Nothing to close."""
 
 
 def _triton_serves(store: DeviceStore) -> bool:
-    """Whether the one-launch kernel can serve this data on its device."""
+    """Whether the Triton kernel works for this data and device."""
     bytes_and_classes = store.table is not None and store.labels.ndim == 1
     return store.device.type == "cuda" and bytes_and_classes and importlib.util.find_spec("triton") is not None

@@ -1,4 +1,4 @@
-"""A data set's examples on the device, whole, and the gathers that take batches out of it."""
+"""A data set's examples on the device, and the gathers that take batches out of it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from atmc.data.epoch_order import EpochPlan
 class DeviceStore:
     """Bytes padded with raw zeros as [N, H', W', C] and a table that normalises them, on one device.
 
-    Floating data are normalised once, here, and stored in `dtype`; `table` is then None. Examples of other ranks are
-    seen as images one pixel high: [N, D] has one channel, [N, C, …] has C.
+    Floating data are normalised once and stored in `dtype`; `table` is then None. Examples of other ranks are images
+    one pixel high: [N, D] has one channel, [N, C, …] has C.
     """
 
     def __init__(self, data: ImageData, device: torch.device | str, dtype: torch.dtype, pad: int = 0) -> None:
@@ -48,15 +48,15 @@ class DeviceStore:
             images = (images.double() - centre) / scale
         return images.to(self.dtype).contiguous().to(self.device), None
 
-    def places(self, plan: EpochPlan) -> Tensor:
+    def addresses(self, plan: EpochPlan) -> Tensor:
         """An epoch's plan as addresses, [N, 3]: the first pixel of each window, the way to walk (±1), the example."""
         mirrored = plan.flip.long()
         origin = plan.order * self._area + plan.dy * self._padded_width + plan.dx + mirrored * (self.grid[1] - 1)
         return torch.stack([origin, 1 - 2 * mirrored, plan.order], dim=1)
 
-    def windows(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and labels at rows of `places`, cut and mirrored as they say."""
-        origin, stride, index = places.unbind(1)
+    def windows(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs and labels at rows of `slots`, cut and mirrored as they say."""
+        origin, stride, index = slots.unbind(1)
         where = torch.addcmul(origin[:, None, None] + self._rows, stride[:, None, None], self._columns)
         pixels = torch.index_select(self.pixels.view(-1, self.grid[2]), 0, where.view(-1))
         return self._finish(pixels.view(-1, *self.grid), index)

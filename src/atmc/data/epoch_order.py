@@ -1,9 +1,7 @@
 """The order of an epoch and its augmentations, as a pure function of (seed, epoch).
 
-Nothing about the order of data is ever saved: whoever knows the seed and the global step knows which example comes
-next, moved and flipped how. The numbers come from Philox counters keyed by the seed, with the epoch and the purpose in
-the counter, so no two epochs, seeds or purposes share a number, no global generator is read or moved, and the result
-does not depend on the version of torch or numpy (numpy guarantees the raw Philox stream).
+Numbers come from Philox keyed by the seed, with epoch and purpose in the counter, so no two epochs, seeds or purposes
+share a number, no global generator is used, and the result does not depend on the version of torch or numpy.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ def words(seed: int, epoch: int, purpose: int, count: int) -> Words:
 
 
 def permutation(keys: Words) -> npt.NDArray[np.int64]:
-    """A permutation from random words: their rank, with the index in the low bits so that no two are ever equal.
+    """A permutation from random words: their rank, with the index in the low bits so that no two are equal.
 
-    Sorting these is several times faster than an argsort and has one right answer on every machine.
+    Sorting these is several times faster than an argsort and gives the same on every machine.
     """
     low = np.uint64(max(1, (len(keys) - 1).bit_length()))
     index = np.arange(len(keys), dtype=np.uint64)
@@ -71,7 +69,7 @@ def crop_offsets(drawn: Words, pad: int) -> tuple[npt.NDArray[np.int64], npt.NDA
 
 
 def flips(drawn: Words) -> npt.NDArray[np.bool_]:
-    """Heads or tails from the lowest bit of the first word."""
+    """The lowest bit of the first word."""
     return (drawn[:, 0] & np.uint64(1)).astype(np.bool_)
 
 
@@ -92,14 +90,13 @@ def plan(seed: int, epoch: int, n: int, pad: int = 0, flip: bool = False) -> Epo
 
 
 def grouped_order(seed: int, epoch: int, groups: npt.NDArray[np.int64], window: int) -> npt.NDArray[np.int64]:
-    """An epoch's order for examples that lie in groups (shards) best read a few at a time.
+    """An epoch's order for examples in groups (shards) of which `window` are read at a time.
 
-    The groups are shuffled and taken `window` at a time; within such a window all examples are shuffled together. Each
-    example comes once, and at any moment only `window` groups are being read.
+    The groups are shuffled and taken `window` at a time; all examples of a window are shuffled together.
     """
     count = int(groups.max()) + 1 if len(groups) else 0
-    place = np.empty(count, dtype=np.uint64)
-    place[permutation(words(seed, epoch, GROUPS, count))] = np.arange(count, dtype=np.uint64) // np.uint64(window)
+    window_of = np.empty(count, dtype=np.uint64)
+    window_of[permutation(words(seed, epoch, GROUPS, count))] = np.arange(count, dtype=np.uint64) // np.uint64(window)
     high = np.uint64(max(1, (count // window).bit_length()))
-    keys = (words(seed, epoch, ORDER, len(groups)) >> high) | (place[groups] << (np.uint64(64) - high))
+    keys = (words(seed, epoch, ORDER, len(groups)) >> high) | (window_of[groups] << (np.uint64(64) - high))
     return permutation(keys)

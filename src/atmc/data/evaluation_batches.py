@@ -1,4 +1,4 @@
-"""A data set in its own order, nothing augmented, for evaluation."""
+"""Batches for evaluation: in the data set's order, without augmentation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from atmc.data.device_store import DeviceStore
 class EvalBatches:
     """Batches in the data set's order. Iterating gives every example once, the last batch smaller.
 
-    `batch(i)` always has `batch_size` rows, so that evaluation can be captured: it takes the number as a device tensor
-    too, and the last batch is filled up with the last example; only its first `count(i)` rows count. Instead of a data
-    set a `DeviceStore` may be given (that of a `DeviceBatches`, say), so that its images are not held twice.
+    `batch(i)` can be captured: i may be a device tensor, and every batch has `batch_size` rows; the last one is padded
+    with the last example, and only its first `count(i)` rows count. A `DeviceStore` may be given instead of a data set.
     """
 
     def __init__(

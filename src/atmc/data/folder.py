@@ -1,7 +1,7 @@
-"""A folder of pictures, a sub-folder for each class.
+"""A folder of images, a sub-folder for each class.
 
 Either `PATH/train/CLASS/…` and `PATH/test/CLASS/…` (or `val`, `validation`), or `PATH/CLASS/…` alone: then a fifth of
-the pictures is the test split, chosen by a hash of each file's name, so that adding pictures never moves one across.
+the images is the test split, chosen by a hash of each file's name, so that adding images never moves one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from atmc.data.image_decoding import SUFFIXES, View, naming, upright_size
 from atmc.data.streamed_source import Encoded
 
 TEST_NAMES = ("test", "val", "validation")
-LARGEST_SIDE = 224  # of pictures whose sizes differ, when no size is asked for
+LARGEST_SIDE = 224  # of images whose sizes differ, without a given size
 
 
 class FolderSource(Encoded):
-    """The pictures of one split, sorted by class and name; sizes that differ are resized to one."""
+    """The images of one split, sorted by class and name, resized to one size."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ def _is_test(folder: str, file: Path) -> bool:
 
 
 def _common_size(files: list[Path]) -> tuple[int, int]:
-    """The size all training pictures share, or a square of their median shorter side, at most 224."""
+    """The common size of the training images, or a square of their median shorter side, at most 224."""
     sizes = []
     for file in files:
         with naming(file):

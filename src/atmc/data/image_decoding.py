@@ -1,8 +1,7 @@
-"""Image files to bytes of one size: the one decoder, for training, evaluation and `atmc predict` alike.
+"""Decode image files to bytes of one size, for training, evaluation and `atmc predict`.
 
-A file can be anything, so nothing is assumed: it must be a regular file (a pipe would hang), of a raster format that
-Pillow decodes by itself (PostScript would start another program), with a bounded number of pixels, checked before a
-single one is decoded (a few kilobytes can unfold into gigabytes). Pillow is imported by the functions that decode.
+Files are untrusted: only regular files (a pipe would hang), raster formats that Pillow decodes in-process (PostScript
+would start another program), and a bounded number of pixels, checked before decoding. Pillow is imported when needed.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000", "PPM
 MAX_PIXELS = 100_000_000
 TOO_LARGE = f"it has more pixels than the limit of {MAX_PIXELS // 1_000_000} megapixels; make it smaller first"
 MAX_BYTES = 1 << 30
-ORIENTATION = 0x0112  # the EXIF tag: cameras store what they saw and note how they were held
+ORIENTATION = 0x0112  # EXIF tag
 Box = tuple[float, float, float, float]
 
 
 class Unreadable(InputError):
-    """What is wrong with a picture; it has no name yet."""
+    """What is wrong with an image; `naming` adds its name."""
 
 
 @dataclass(frozen=True)
 class View:
-    """How a picture becomes an example: its size, its channels (1 grey, 3 RGB), and how much of the middle is shown."""
+    """How an image becomes an example: size, channels (1 grey, 3 RGB), and the share of the middle that is used."""
 
     height: int
     width: int
@@ -65,12 +64,11 @@ class View:
 def decode(
     source: bytes | Path, view: View, words: tuple[int, int] | None = None, notes: list[str] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """The picture as [H, W, C]: its middle, or with random `words` the crop and flip they stand for.
+    """The image as [H, W, C]: its middle, or with random `words` a random crop and flip.
 
-    Transparency is laid on white; only the first frame of an animation counts; wide pixels keep their scale (65535
-    becomes 255); the picture is turned as its EXIF tag says. The middle is the largest window of the view's
-    proportions, times `view.crop`; a picture that already has the size comes out untouched. What had to be done is
-    added to `notes`. What cannot be decoded is `Unreadable`, which says why; the caller knows the name (`naming`).
+    Transparency becomes white, an animation its first frame, 16-bit pixels keep their scale (65535 becomes 255), and
+    the EXIF orientation is applied. The middle is the largest window of the view's proportions, times `view.crop`.
+    What was done is added to `notes`. Raises `Unreadable`.
     """
     with _opened(source) as opened:
         if notes is not None and getattr(opened, "is_animated", False):
@@ -100,7 +98,7 @@ def as_example(pixels: npt.NDArray[np.uint8]) -> Tensor:
 
 
 def upright_size(path: Path) -> tuple[int, int]:
-    """Width and height of a picture as it is to be seen, without decoding it."""
+    """Width and height of an image after its EXIF orientation, without decoding it."""
     with _opened(path) as opened:
         turned = opened.getexif().get(ORIENTATION, 1) >= 5 and opened.format != "TIFF"  # where Pillow has done it
         return (opened.height, opened.width) if turned else opened.size
@@ -108,7 +106,7 @@ def upright_size(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def naming(where: object) -> Iterator[None]:
-    """What is wrong with a picture, with its name and what to do."""
+    """Turn `Unreadable` into an `InputError` with the file's name and what to do."""
     try:
         yield
     except Unreadable as error:
@@ -117,7 +115,7 @@ def naming(where: object) -> Iterator[None]:
 
 @contextmanager
 def _opened(source: bytes | Path) -> Iterator[Image]:
-    """An image file, and one line of whatever its decoder raises, while opening it or later."""
+    """Open an image file; whatever its decoder raises, then or later, becomes `Unreadable`."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -143,7 +141,7 @@ def _opened(source: bytes | Path) -> Iterator[Image]:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """Those that this Pillow knows: AVIF came with 11.3, and one that it does not know makes it fail on every file."""
+    """The formats that this Pillow knows; one that it does not know makes it fail on every file."""
     from PIL import Image
 
     Image.init()
@@ -175,7 +173,6 @@ def _check_pixels(picture: Image) -> None:
 
 
 def _upright(picture: Image) -> Image:
-    """The picture turned as its EXIF tag says."""
     from PIL import ImageOps
 
     if picture.getexif().get(ORIENTATION, 1) == 1:
@@ -206,7 +203,7 @@ def _cut(
 
 
 def _flattened(picture: Image, mode: str, kind: str | None, notes: list[str]) -> Image:
-    """To 8-bit grey or colour, without transparency: as it would look on a page."""
+    """To 8-bit grey or colour, without transparency."""
     from PIL import Image
 
     if picture.mode.startswith("I") or picture.mode == "F":
@@ -223,7 +220,7 @@ def _flattened(picture: Image, mode: str, kind: str | None, notes: list[str]) ->
 
 
 def _eight_bits(picture: Image, kind: str | None, notes: list[str]) -> Image:
-    """16-bit, 32-bit and floating pixels by their own full scale: that of their type, not of the brightest pixel."""
+    """Scale 16-bit, 32-bit and floating pixels by the full scale of their type."""
     from PIL import Image
 
     values = np.asarray(picture, dtype=np.float64)
@@ -253,7 +250,7 @@ def middle(size: tuple[int, int], view: View) -> Box:
 
 
 def random_box(size: tuple[int, int], view: View, words: tuple[int, int]) -> Box:
-    """The usual crop for large images: 8 % to 100 % of the area, proportions 3:4 to 4:3 of the view's, anywhere."""
+    """Random resized crop: 8 % to 100 % of the area, proportions 3:4 to 4:3 of the view's."""
     a, b = words
     area = 0.08 + 0.92 * (a >> 32) / 2**32
     stretch = (4 / 3) ** (2 * ((a >> 1) & 0x7FFFFFFF) / 2**31 - 1)

@@ -1,8 +1,8 @@
-"""Where every example of a set of tar shards lies: made by one pass over the headers, kept for the next time.
+"""The index of a set of tar shards: made by one pass over the headers and cached.
 
-The layout is WebDataset's: files that belong together follow each other and share their name up to the first dot,
-`00017.jpg` and `00017.cls` (the class as a number) or `00017.json` (with a "label"). The index makes the number of
-examples known before the first is read, which a posterior needs, and any position reachable, which a resume needs.
+The layout is WebDataset's: files of an example follow each other and share their name up to the first dot, `00017.jpg`
+and `00017.cls` (the class as a number) or `00017.json` (with a "label"). A posterior needs the number of examples, and
+resuming needs access to any position.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_CLASSES = 1_000_000
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """One entry an example: its shard's number, where its image begins there, how long it is, and its label."""
+    """For each example its shard, the offset and size of its image, and its label."""
 
     paths: tuple[Path, ...]
     shard: npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class ShardIndex:
 
     @property
     def digest(self) -> str:
-        """Of the shards' names and the layout of what is in them (not of every pixel: that would read it all)."""
+        """SHA-256 of the shards' names and layout, without reading the images."""
         seal = hashlib.sha256("\n".join(path.name for path in self.paths).encode())
         for column in (self.shard, self.offset, self.size, self.label):
             seal.update(column.astype("<i8").tobytes())

@@ -1,8 +1,7 @@
-"""Tar shards in the WebDataset layout, read in place: a few shards at a time, shuffled, from any position.
+"""Tar shards in the WebDataset layout: a few shards at a time, shuffled, from any position.
 
-`shards:PATH/{split}-*.tar` names them: `{split}` stands for train or test (or val, validation), the rest is a glob, and
-WebDataset's own `{000..146}` is understood. Memory does not grow with the set; what is read ahead is left to the
-system's page cache, which is told of each shard when its turn comes.
+`shards:PATH/{split}-*.tar` names them: `{split}` stands for train or test (or val, validation), the rest is a glob or
+WebDataset's `{000..146}`. Memory does not grow with the set; reading ahead is left to the page cache.
 """
 
 from __future__ import annotations

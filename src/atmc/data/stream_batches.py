@@ -1,8 +1,7 @@
-"""Batches of a data set that does not fit: read and decoded by worker processes, pinned, copied while the device works.
+"""Batches of a data set that does not fit on the device: read by worker processes and copied while the device works.
 
-The order and the augmentation are those of `planning`, a pure function of (seed, epoch), sent to the workers with each
-request: no worker has a generator of its own, so the batch of a step does not depend on how many workers there are or
-where the run was started. Resuming in the middle of an epoch is asking for that step.
+Order and augmentation come from `epoch_order`, a pure function of (seed, epoch), and are sent with each request. So the
+batch of a step does not depend on the number of workers or on where the run was resumed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class _Request:
 
 
 class _Reader(Dataset[object]):
-    """Answers requests, in a worker or in this process; what goes wrong comes back as a line of text."""
+    """Answers requests, in a worker or in this process; an error comes back as text."""
 
     def __init__(self, source: Source, cut: Cut) -> None:
         self._source, self._cut = source, cut
@@ -50,7 +49,7 @@ class _Reader(Dataset[object]):
 
 
 def _ignore_interrupt(worker: int) -> None:
-    """Ctrl-C is for the run, which stops cleanly; a worker that died of it would turn that into an error."""
+    """Ctrl-C is for the run: a worker that died of it would turn a clean stop into an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -101,9 +100,8 @@ class _Pipe:
 class StreamBatches(Batches):
     """Shuffled, augmented, normalised batches of a `Source` (or of an ImageData left in host memory).
 
-    The same stream of epochs as `DeviceBatches`, and for the same seed and data without shards the same batches, bit
-    for bit. `augment` may also be "resized-crop-flip". `workers` 0 reads in this process. Steps asked for one after
-    the other come from the workers' queue; any other step starts the queue anew there.
+    For the same seed, and data without shards, the batches are those of `DeviceBatches`, bit for bit. `augment` may
+    also be "resized-crop-flip". `workers` 0 reads in this process. A step out of order restarts the queue.
     """
 
     capturable = False
@@ -145,8 +143,8 @@ class StreamBatches(Batches):
             first, last = int(position[0]) // self.num_data, int(position[-1]) // self.num_data
             epochs = {e: epochs.get(e) or self._epoch(e) for e in range(first, last + 1)}
             parts = [(epochs[e], position[position // self.num_data == e] - e * self.num_data) for e in epochs]
-            index = np.concatenate([epoch.index[places] for epoch, places in parts])
-            words = [epoch.words[places] for epoch, places in parts if epoch.words is not None]
+            index = np.concatenate([epoch.index[rows] for epoch, rows in parts])
+            words = [epoch.words[rows] for epoch, rows in parts if epoch.words is not None]
             yield _Request(index, np.concatenate(words) if words else None)
             step += 1
 
@@ -179,10 +177,10 @@ class StreamBatches(Batches):
         """One epoch by itself, beside the stream: every example once, the last batch smaller (or dropped)."""
         whole = self._epoch(epoch)
         end = self.num_data - self.num_data % self.batch_size if drop_last else self.num_data
-        places = (
+        rows = (
             np.arange(at, min(at + self.batch_size, end)) for at in range(start * self.batch_size, end, self.batch_size)
         )
-        mine = (np.array_split(place, self.world)[self.rank] for place in places)
+        mine = (np.array_split(row, self.world)[self.rank] for row in rows)
         return self._pipe.run(_Request(whole.index[p], None if whole.words is None else whole.words[p]) for p in mine)
 
     def with_seed(self, seed: int) -> StreamBatches:

@@ -1,4 +1,4 @@
-"""Examples that are read when needed: what a data set too large for memory looks like to `StreamBatches`."""
+"""Data sets whose examples are read when needed, for `StreamBatches`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from atmc.data.dataset import ImageData, channel_statistics, digest_of
 from atmc.data.image_decoding import View, decode, naming
 
 IN_MEMORY = 8 << 30  # bytes above which a data set is to be streamed
-# The usual statistics of photographs (ImageNet's training set), for sets too large to be read through first.
+# ImageNet's statistics, for sets too large to be read first.
 PHOTO_MEAN, PHOTO_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 STREAM_AUGMENTS = ("none", "crop", "flip", "crop-flip", "resized-crop-flip")
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The augmentation of a stream: pad-crop and flip as on the device, or the random resized crop of large images."""
+    """The augmentation of a stream: pad-crop and flip, or a random resized crop."""
 
     pad: int
     flip: bool
@@ -81,7 +81,7 @@ class Source(ABC):
         return crop_flip(self.read(index), cut.pad, int(dx[0]), int(dy[0]), mirrored)
 
     def subset(self, index: Tensor, split: str) -> Source:
-        """The examples at `index` as a source of their own."""
+        """The examples at `index` as a source."""
         return Subset(self, index, split)
 
     def in_memory(self, statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None) -> ImageData:
@@ -118,7 +118,7 @@ class Encoded(Source):
 
     @abstractmethod
     def raw(self, index: int) -> tuple[bytes, str]:
-        """The file of example `index`, and how to call it in a message."""
+        """The bytes of example `index`, and its name for messages."""
 
     def read(self, index: int, words: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
         data, where = self.raw(index)
@@ -127,7 +127,7 @@ class Encoded(Source):
 
 
 class ArraySource(Source):
-    """A data set in memory seen as a source: for one that fits the host but not the device."""
+    """A data set in host memory as a source."""
 
     def __init__(self, data: ImageData) -> None:
         if data.images.dtype != torch.uint8 or data.images.ndim != 4:

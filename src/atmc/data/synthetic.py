@@ -1,4 +1,4 @@
-"""Made-up data of any shape, for benchmarks and tests: half a class's own pattern, half noise, so it can be learned.
+"""Synthetic data of any shape, for benchmarks and tests: half a pattern of the class, half noise.
 
 `synthetic:3x32x32?classes=10&train=50000&test=10000&seed=0` names one; every part may be left out. The bytes follow
 from the name alone, on every machine.

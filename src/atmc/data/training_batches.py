@@ -1,4 +1,4 @@
-"""What every kind of training batches has in common: one long stream of epochs, addressed by the global step."""
+"""The interface of training batches: one stream of epochs, indexed by the global step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atmc.common.errors import InputError
 class Batches(ABC):
     """Epoch after epoch, each a permutation of the data, cut into batches of constant size.
 
-    The position is the global step and nothing else: `batch(step)` depends on the data, the seed and the step alone.
+    `batch(step)` depends on the data, the seed and the step alone.
     """
 
     capturable: bool
@@ -49,11 +49,11 @@ class Batches(ABC):
 
     @abstractmethod
     def start(self, step: int = 0) -> None:
-        """Be ready for step `step`, whatever came before (a resume, a rollback)."""
+        """Prepare for step `step`, after a resume or a rollback."""
 
     @abstractmethod
     def ensure(self, step: int, count: int = 1) -> None:
-        """Have ready what the `count` steps from `step` on need. Call it before submitting them."""
+        """Prepare the `count` steps from `step` on. Call it before submitting them."""
 
     @abstractmethod
     def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
@@ -61,7 +61,7 @@ class Batches(ABC):
 
     @abstractmethod
     def epoch_batches(self, epoch: int, start: int = 0, drop_last: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch by itself, for plain loops: every example once, the last batch smaller (or dropped)."""
+        """One epoch for plain loops, from batch `start` on: every example once, the last batch smaller (or dropped)."""
 
     @abstractmethod
     def with_seed(self, seed: int) -> Batches:
@@ -69,4 +69,4 @@ class Batches(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of workers, if there are any."""
+        """Stop workers, if there are any."""

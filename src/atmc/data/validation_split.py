@@ -1,7 +1,6 @@
-"""The validation split: carved from the training set by a rule that knows the data set's name and nothing of a run.
+"""The validation split: a stratified part of the training set that depends on the data set's name only.
 
-Every run, whatever its seed, holds out the same examples, so that choices made on them compare and the test set is
-left alone. The rule is stratified: each class gives its share, to within one example.
+Every run, whatever its seed, holds out the same examples, so that choices made on them are comparable.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def hold_out(data: Source, size: int) -> tuple[Source, Source]: ...
 def hold_out(data: ImageData | Source, size: int) -> tuple[ImageData, ImageData] | tuple[Source, Source]:
     """(training rest, validation), each in the original order. `size` 0 gives an empty validation set.
 
-    The rule goes by the name before any colon: a folder of pictures may move without its split changing.
+    The rule uses the name before any colon: a folder of images may move without its split changing.
     """
     rest, held = held_out_index(data.labels, size, data.name.partition(":")[0])
     if isinstance(data, ImageData):
@@ -45,11 +44,11 @@ def held_out_index(labels: Tensor, size: int, name: str) -> tuple[Tensor, Tensor
     # Rank within the class: example k of a class of m sits at (k + ½)/m, and the `size` smallest positions are held
     # out, which takes an equal share of every class; ties between classes fall to the random key.
     marks = classes.numpy()
-    place = np.empty(n, dtype=np.float64)
+    rank = np.empty(n, dtype=np.float64)
     for mark in np.unique(marks):
         members = np.flatnonzero(marks == mark)
         ranked = members[np.argsort(keys[members], kind="stable")]
-        place[ranked] = (np.arange(len(ranked)) + 0.5) / len(ranked)
+        rank[ranked] = (np.arange(len(ranked)) + 0.5) / len(ranked)
     chosen = np.zeros(n, dtype=np.bool_)
-    chosen[np.lexsort((np.arange(n), keys, place))[:size]] = True
+    chosen[np.lexsort((np.arange(n), keys, rank))[:size]] = True
     return torch.from_numpy(np.flatnonzero(~chosen)), torch.from_numpy(np.flatnonzero(chosen))

@@ -1,4 +1,4 @@
-"""Networks that can be sampled: weight-normalised layers, ResNet++ and its BatchNorm sibling, a check, a conversion."""
+"""Networks and layers that can be sampled, a check for networks that cannot, and a conversion."""
 
 from atmc.nn.check import Finding, check
 from atmc.nn.convert import FrozenAffine, convert

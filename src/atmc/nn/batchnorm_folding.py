@@ -1,4 +1,4 @@
-"""BatchNorm in evaluation mode is an affine map of each channel; here it is folded into the layer beside it.
+"""Fold BatchNorm in evaluation mode, an affine map of each channel, into the layer before or after it.
 
 After a layer, y = a(Wx + b) + c becomes (aW)x + (ab + c), always exactly. Before a layer, W(ax + c) + b becomes
 (Wa)x + (Wc + b), exactly unless the layer pads its input with zeros, which would have to be padded with −c/a.
@@ -34,7 +34,7 @@ class Fold:
 
 
 def foldable(module: nn.Module) -> bool:
-    """Exact types only: a subclass may do anything with its weight."""
+    """Whether a norm can be folded into a layer; exact types only, since a subclass may use its weight differently."""
     return type(module) in PLAIN or isinstance(module, WeightNormLayer)
 
 
@@ -61,7 +61,7 @@ def fold(weight: Tensor, bias: Tensor, affine: tuple[Tensor, Tensor], where: Whe
 
 
 class _Tracer(torch.fx.Tracer):
-    """Stops at the layers that matter, ours and torch's."""
+    """Does not trace into layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return foldable(m) or isinstance(m, _BatchNorm) or super().is_leaf_module(m, module_qualified_name)
@@ -76,7 +76,7 @@ def trace(model: nn.Module) -> torch.fx.Graph | None:
 
 
 def folds_from_graph(model: nn.Module, graph: torch.fx.Graph) -> list[Fold]:
-    """Pairs whose layer and norm are each called once and where nobody else sees the value between them."""
+    """Pairs whose layer and norm are each called once, with no other use of the value between them."""
     modules = dict(model.named_modules(remove_duplicate=False))
     calls = Counter(id(modules[str(node.target)]) for node in graph.nodes if node.op == "call_module")
     # A layer whose weight the forward also reads as a number must keep it.

@@ -1,8 +1,7 @@
-"""Which layers of a network cannot be sampled honestly, and what to do about each.
+"""Find the layers of a network that cannot be sampled.
 
-A posterior needs a likelihood that is a function of the parameters and one example. Layers that draw their own noise
-(Dropout) or look at the other examples of a batch (BatchNorm while training) make the potential a random number or a
-property of the batch; combined with a sampler that already adds the right noise they underfit.
+A posterior needs a likelihood that is a function of the parameters and one example. Dropout draws its own noise and
+BatchNorm in training mode depends on the other examples of a batch; with a sampler's noise they underfit.
 """
 
 from __future__ import annotations
@@ -39,11 +38,10 @@ class Finding:
 
 
 def check(model: nn.Module, example: Tensor | None = None) -> list[Finding]:
-    """Every layer that cannot be sampled honestly; empty for a network that can.
+    """Every layer that cannot be sampled; empty for a network that can.
 
-    Layers are recognised by type. With an `example` batch (two or more examples) the network is also run, on a copy
-    and in the mode it is in, which finds what no type shows: randomness, examples that affect each other, buffers
-    that change.
+    Layers are recognised by type. With an `example` batch (two or more examples) a copy of the network is also run,
+    which finds randomness, examples that affect each other, and buffers that change.
     """
     findings = [finding for name, module in model.named_modules() for finding in _inspect(name, module)]
     if example is not None:
@@ -52,7 +50,7 @@ def check(model: nn.Module, example: Tensor | None = None) -> list[Finding]:
 
 
 def refusal(findings: Sequence[Finding]) -> str:
-    """What is said of a network that has findings, in one line: the first, and how many more there are."""
+    """One line for a network that has findings: the first, and how many more."""
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return f"this network cannot be sampled: {findings[0]}{more}"
 
@@ -90,13 +88,13 @@ def _inspect(name: str, module: nn.Module) -> Iterator[Finding]:
 
 
 def _rate(module: nn.Module) -> float | None:
-    """The rate of a layer of another library, by the names that these have for it; None where it has another."""
+    """The dropout rate of a layer of another library, if it has a known name."""
     found = getattr(module, "drop_prob", getattr(module, "p", None))
     return float(found) if isinstance(found, int | float) else None
 
 
 def _observe(model: nn.Module, example: Tensor, known: list[Finding]) -> Iterator[Finding]:
-    """Run a copy and compare, but stay silent about kinds that a named layer already explains."""
+    """Run a copy and compare; kinds that a named layer already explains are left out."""
     explained = {finding.kind for finding in known}
     if "uninitialised" in explained:
         return

@@ -1,7 +1,7 @@
-"""From a BatchNorm network, perhaps pre-trained, to one that can be sampled and computes the same function.
+"""Convert a BatchNorm network, perhaps pre-trained, to one that can be sampled and computes the same function.
 
-BatchNorm layers disappear into the layers beside them where that is exact, and else stay as a fixed affine map;
-convolutions and linear layers become weight-normalised; dropout goes.
+BatchNorm is folded into the layers beside it where that is exact, and else becomes a fixed affine map; convolutions and
+linear layers become weight-normalised; dropout is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KNOWN_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
 
 
 class FrozenAffine(nn.Module):
-    """gain · x + shift per channel, with nothing to learn or sample: a BatchNorm that could not be folded exactly."""
+    """gain · x + shift per channel, without parameters: a BatchNorm that could not be folded exactly."""
 
     gain: Tensor
     shift: Tensor
@@ -41,10 +41,7 @@ class FrozenAffine(nn.Module):
 
 
 class FoldedFlat(nn.Identity):
-    """Stands where a BatchNorm was folded into a linear layer, which is right for inputs [batch, features] only.
-
-    In more dimensions the norm works on the second one and the layer on the last.
-    """
+    """The identity in place of a BatchNorm that was folded into a linear layer, for inputs [batch, features] only."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim != 2:
@@ -63,10 +60,9 @@ def convert(
     to="gn-ws": instead with GroupNorm for BatchNorm and weight standardisation, which keeps the weights but not the
     function, and trains better: fine-tune it for some epochs before sampling (`swap_norms`).
 
-    Pairs of layer and norm are found by tracing the forward. Where it cannot be traced the order of registration
-    decides: then give an `example` batch. With one, the outputs are compared and a difference above `tolerance`
-    (relative to the largest output) is an error. Layers of a kind with batch statistics that is not known here are
-    an error, too.
+    Pairs of layer and norm are found by tracing the forward, or else by the order of registration: then give an
+    `example` batch. With one, a difference of the outputs above `tolerance` (relative to the largest output) is an
+    error. Unknown layers with batch statistics are an error.
     """
     if to == "gn-ws":
         from atmc.nn.swap_norms import swap_norms
@@ -202,9 +198,9 @@ def _write(
     shared: bool,
     learnt: bool,
 ) -> None:
-    """Give a layer its new values: as a weight-normalised layer where there is one, and not if its weight is tied.
+    """Give a layer its new values, as a weight-normalised layer where there is one and the weight is not tied.
 
-    What was frozen stays so, unless something that is trained was folded into it.
+    Frozen parameters stay frozen, unless a trained norm was folded into them.
     """
     trained = {name: learnt or parameter.requires_grad for name, parameter in module.named_parameters(recurse=False)}
     weight, bias = folded or _values(module)
@@ -249,5 +245,5 @@ def _verify(model: nn.Module, converted: nn.Module, example: Tensor, tolerance: 
     if not error <= tolerance:
         raise RuntimeError(
             f"convert: the converted network's outputs differ by {error:.2g} of their size (allowed {tolerance:g}); "
-            "its forward probably uses a norm in another place than it is registered"
+            "its forward probably uses a norm elsewhere than where it is registered"
         )

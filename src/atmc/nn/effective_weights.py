@@ -1,12 +1,7 @@
-"""All of a network's effective weights in a handful of kernels.
+"""All effective weights of a network in one Triton launch each way (`weightnorm_triton.py`), or layer by layer.
 
-Three small kernels per layer, forward, and more backward, are what makes a deep network's step latency-bound at a
-small batch. Here one autograd function takes every direction and every scale and returns every effective weight,
-cast to the activations' precision: one Triton launch forward and one backward (`weightnorm_triton.py`). Where there
-is no CUDA device or no Triton, the plain per-layer operations do the same.
-
-The CUDA path can be captured in a CUDA graph after one ordinary forward pass, and differentiated twice: a backward
-pass that is itself being recorded uses differentiable operations.
+Computed layer by layer, a deep network's step is latency-bound at a small batch. The CUDA path can be captured in a
+CUDA graph after one ordinary forward pass, and differentiated twice.
 """
 
 from __future__ import annotations
@@ -97,7 +92,7 @@ class FusedWeights(torch.autograd.Function):
 
 
 def _plain_backward(direction: Tensor, scale: Tensor | None, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The gradient in differentiable operations: along the unit vector it is the scale's, across it the direction's."""
+    """The gradient in differentiable operations."""
     grad = grad.to(direction.dtype)
     if scale is None:
         return grad, None

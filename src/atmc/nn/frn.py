@@ -1,7 +1,7 @@
 """Filter response normalisation (Singh & Krishnan 2020): a normalisation without batch statistics.
 
-Each channel of each example is divided by its own root mean square over the image, so examples do not meet and the
-layer can be sampled. The field's HMC reference runs (Izmailov et al. 2021) use it in ResNet-20.
+Each channel of each example is divided by its own root mean square over the image, so the layer can be sampled. The HMC
+reference runs (Izmailov et al. 2021) use it in ResNet-20.
 """
 
 from __future__ import annotations

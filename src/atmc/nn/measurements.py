@@ -1,4 +1,4 @@
-"""Measurements of a network as it stands: how signals and gradients pass through it, and how sharp its loss is."""
+"""Measure the signals and gradients of a network block by block, and the top eigenvalue of its Hessian."""
 
 from __future__ import annotations
 

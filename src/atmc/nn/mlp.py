@@ -1,4 +1,4 @@
-"""A small fully connected network that can be sampled: weight-normalised layers and SELU, for small or flat inputs."""
+"""A fully connected network with weight-normalised layers and SELU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Normalisation layers that look at one example only, each joined with its activation.
+"""Normalisation layers without batch statistics, each joined with its activation.
 
-BatchNorm makes an example's output depend on the rest of its batch, so its posterior is not that of a function of one
-input. These do not: GroupNorm, EvoNorm-S0 and filter response normalisation (FRN) take their statistics over the
-pixels, and the first two also over a group of channels, of one example.
+Their statistics are over the pixels, and for GroupNorm and EvoNorm-S0 over a group of channels, of one example.
 
     gn           GroupNorm over groups of 16 channels, then the activation
     evonorm-s0   EvoNorm-S0 over the same groups; it contains its activation, x · σ(v x)
@@ -132,7 +130,7 @@ def norm_act_layer(
 
 
 def check_norm(norm: str, activation: str, threshold: bool) -> None:
-    """One clear line for a normaliser or activation that does not exist, or a pair that does not go together."""
+    """Refuse an unknown normaliser or activation, or a pair that cannot be combined."""
     if norm not in NORMS:
         raise ValueError(f"norm must be one of {', '.join(NORMS)}, not {norm!r}")
     if activation not in ACTIVATIONS:

@@ -1,4 +1,4 @@
-"""Pre-activation residual networks with a normaliser of choice: the code of `WideResNet` and `ResNetV2`.
+"""Pre-activation residual networks with several normalisers: the base of `WideResNet` and `ResNetV2`.
 
 A block (He et al. 2016, second paper) is x + branch(act(norm(x))); where the shape changes the shortcut is a 1×1
 convolution of the activated stream. The addition that ends one block and the normalisation that begins the next are

@@ -1,9 +1,8 @@
-"""The ordinary ResNet, the paper's baseline: BatchNorm, ReLU, Xavier initialisation.
+"""ResNet, the paper's baseline: BatchNorm, ReLU, Xavier initialisation.
 
-Parameter counts are the literature's: CIFAR family with parameter-free shortcuts (He's option A: every second pixel,
-new channels zero), e.g. 853,018 for depth 56 and width 16; ImageNet family with 1×1 projections, e.g. 25,557,032 for
-ResNet-50. `norm="frn"` exchanges BatchNorm for filter response normalisation, which can be sampled, with SiLU as in
-the HMC reference runs.
+The CIFAR family has parameter-free shortcuts (He's option A), e.g. 853,018 parameters for depth 56 and width 16; the
+ImageNet family 1×1 projections, e.g. 25,557,032 for ResNet-50. `norm="frn"` replaces BatchNorm by filter response
+normalisation, which can be sampled, with SiLU as in the HMC reference runs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from atmc.nn.effective_weights import effective_weights, weight_layers
 from atmc.nn.frn import FilterResponseNorm2d
-from atmc.nn.resnet_shapes import BlockShape, layout
+from atmc.nn.resnet_shapes import BlockShape, layout, made_by
 from atmc.nn.weightnorm import CastConv2d
 
 NormKind = Literal["bn", "frn"]
@@ -113,18 +112,9 @@ class ResNet(nn.Module):
         activation: Literal["relu", "silu"] | None = None,
     ) -> None:
         super().__init__()
+        self.made_by = made_by("resnet", locals())
         if norm not in ("bn", "frn"):
             raise ValueError(f"norm must be 'bn' or 'frn', not {norm!r}")
-        args: dict[str, Any] = {
-            "depth": depth,
-            "width": width,
-            "classes": classes,
-            "in_channels": in_channels,
-            "norm": norm,
-        }
-        args |= {"small_input": small_input, "shortcut": shortcut, "activation": activation}
-        # The call of `build` that makes a network like this one: saved with its samples.
-        self.made_by = {"build": "resnet", "args": args}
         shape = layout(depth, width, small_input)
         kind = shortcut or ("projection" if shape.imagenet else "pad")
         act = nn.ReLU() if (activation or ("relu" if norm == "bn" else "silu")) == "relu" else nn.SiLU()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from atmc.nn.normalisation import NormAct
 from atmc.nn.preactivation import PlainConv2d, linear
-from atmc.nn.resnet_shapes import BlockShape, layout
+from atmc.nn.resnet_shapes import BlockShape, layout, made_by
 from atmc.nn.standardisation import standardised_weights
 from atmc.nn.strided import conv2d
 
@@ -60,12 +60,10 @@ class ResNetFRN(nn.Module):
 
     def __init__(self, depth: int = 20, width: int = 16, classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
+        self.made_by = made_by("resnet-frn", locals())
         shape = layout(depth, width)
         if shape.imagenet:
             raise ValueError(f"depth must be 6n+2 (8, 14, 20, 32, 44, 56, …) and not {depth}")
-        # The call of `build` that makes a network like this one: saved with its samples.
-        args = {"depth": depth, "width": width, "classes": classes, "in_channels": in_channels}
-        self.made_by = {"build": "resnet-frn", "args": args}
         self.stem = ConvNormAct(in_channels, shape.stem, 3, 1, True)
         self.blocks = nn.ModuleList(FRNBlock(block) for block in shape.blocks)
         self.head = nn.Linear(shape.features, classes)

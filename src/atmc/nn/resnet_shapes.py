@@ -8,6 +8,7 @@ stem with max-pooling. 50 is also 6·8+2: it means the ImageNet network.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 IMAGENET = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 BOTTLENECKS = (50, 101)
@@ -71,3 +72,8 @@ def layout(depth: int, width: int | None = None, small_input: bool | None = None
             blocks.append(BlockShape(channels, inner, outputs, stride, bottleneck))
             channels = outputs
     return Layout(width, (not imagenet) if small_input is None else small_input, imagenet, tuple(blocks))
+
+
+def made_by(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The call of `build` that makes a network again, from its constructor's locals; saved with its samples."""
+    return {"build": name, "args": {k: v for k, v in arguments.items() if k not in ("self", "__class__")}}

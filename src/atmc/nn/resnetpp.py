@@ -1,23 +1,20 @@
-"""ResNet++: a residual network that can be sampled. SELU, weight normalisation, small last scales, no batch statistics.
+"""ResNet++: a residual network without batch statistics. SELU, weight normalisation, small last scales.
 
-Why it looks as it does:
-- Every convolution is weight-normalised with scale 1: it keeps the mean square of its input, and passes back the sum
-  of squares of its gradient. SELU's fixed point is mean 0, variance 1. Nothing at the start depends on data.
-- A branch starts small (the paper's simplified Fixup; here 0.1): a stage of n blocks ends at variance 1 + 0.01 n, and
-  the gradient of the stream is nearly the identity's at any depth. What is small are the scales of its last
-  convolution, which are learned ("scale", as in the paper). One learned number per branch ("scalar") fits faster on
-  CIFAR-10 but stands only half the learning rate, since one parameter then moves all features at once; a factor that
-  cannot grow ("fixed") stands the most and learns far too slowly. docs/networks.md has the numbers.
-- SELU comes before the addition's branch ("pre"): the identity path carries no nonlinearity. With SELU after the
-  addition ("post") a stream with small branches is SELU applied again and again: positive values grow by 1.05 a block,
-  negative ones collapse to -1.26 where the slope is ½, so that at depth 110 neither values nor gradients survive.
-- Where resolution changes, a weight-normalised 1×1 projection of the *activated* stream starts the new stage at mean
-  square one again; pooling and padding would lose variance at every stage.
-- Biases stay inside branches ("inner"). A bias that a branch adds to the stream acts on all later blocks, as do those
-  of its neighbours: n parameters with one effect, a direction n times as sharp as each. A constant shift can still
-  be learned through a branch.
+- Every convolution is weight-normalised with scale 1 and keeps the mean square of its input. SELU's fixed point is mean
+  0, variance 1. The initialisation does not depend on data.
+- A branch starts small (the paper's simplified Fixup; here 0.1): a stage of n blocks ends at variance 1 + 0.01 n. The
+  learned scales of its last convolution start small ("scale", as in the paper). One learned number per branch
+  ("scalar") fits faster on CIFAR-10 but stands only half the learning rate; a constant factor ("fixed") stands the most
+  and learns far too slowly (docs/networks.md).
+- SELU is before the branch ("pre"), so the identity path has no nonlinearity. With SELU after the addition ("post")
+  positive values grow by 1.05 a block and negative ones collapse to -1.26, so that at depth 110 neither values nor
+  gradients survive.
+- Where resolution changes, a weight-normalised 1×1 projection of the activated stream restores mean square one; pooling
+  and padding would lose variance at every stage.
+- Biases stay inside branches ("inner"). Biases added to the stream act on all later blocks: n parameters with one
+  effect, a direction n times as sharp as each.
 
-All of these can be switched by the constructor to compare them.
+The constructor can switch all of these for comparison.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from atmc.nn.effective_weights import effective_weights
 from atmc.nn.frn import FilterResponseNorm2d
 from atmc.nn.kernels import nvrtc, stage, transition
 from atmc.nn.resnet import raise_recompile_limit
-from atmc.nn.resnet_shapes import BlockShape, layout
+from atmc.nn.resnet_shapes import BlockShape, layout, made_by
 from atmc.nn.resnetpp_block import BlockKind, Order, Shortcut, block_forward, entry_forward, stem_forward
 from atmc.nn.weightnorm import BiasKind, WNConv2d, WNLinear
 
@@ -106,7 +103,7 @@ class Block(nn.Module):
 
 
 class ResNetPP(nn.Module):
-    """ResNet++, designed as the module's text says. Input NCHW, normalised, any float precision; logits in float32.
+    """ResNet++. Input NCHW, normalised, any float precision; logits in float32.
 
     order: "pre" or "post", SELU before the branch or after the addition.
     bias: "inner" (after every convolution of a branch but the last), "after" (the last too), "before" (before every
@@ -132,6 +129,7 @@ class ResNetPP(nn.Module):
         gain: Gain = "scale",
     ) -> None:
         super().__init__()
+        self.made_by = made_by("resnetpp", locals())
         for name, value, allowed in (
             ("norm", norm, (None, "frn")),
             ("order", order, ("pre", "post")),
@@ -141,16 +139,6 @@ class ResNetPP(nn.Module):
         ):
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, not {value!r}")
-        args: dict[str, Any] = {
-            "depth": depth,
-            "width": width,
-            "classes": classes,
-            "in_channels": in_channels,
-            "norm": norm,
-        }
-        args |= {"small_input": small_input, "order": order, "bias": bias, "shortcut": shortcut}
-        # The call of `build` that makes a network like this one: saved with its samples.
-        self.made_by = {"build": "resnetpp", "args": args | {"branch_scale": branch_scale, "gain": gain}}
         shape = layout(depth, width, small_input)
         small = len(shape.blocks) ** -0.5 if isinstance(branch_scale, str) else float(branch_scale)
         self.order: Order = order

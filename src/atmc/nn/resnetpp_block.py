@@ -1,10 +1,7 @@
-"""One residual block of ResNet++ as a pure function of its inputs and weights, in all its variants.
+"""One residual block of ResNet++ as a pure function of its inputs and weights.
 
-A function and not a module's method, so that `torch.compile` compiles it once for each shape and the whole network
-reuses that: weights are inputs, and nothing in it depends on which block it is.
-
-A block carries the stream x together with a = SELU(x + bias): the addition that ends one block and the activation
-that starts the next are then one kernel, also when blocks are compiled apart.
+A function, so that `torch.compile` compiles it once for each shape. A block carries the stream x together with
+a = SELU(x + bias): the addition that ends one block and the activation that starts the next are then one kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ NormPair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class BlockKind:
-    """What is fixed about a block: compiled in, not passed in."""
+    """The constants of a block."""
 
     stride: int = 1
     order: Order = "pre"

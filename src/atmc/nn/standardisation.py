@@ -1,11 +1,10 @@
 """Weight standardisation with a gain per filter (Qiao et al. 2019): θ = gain · (w − mean(w)) / ‖w − mean(w)‖.
 
-The loss does not change with the length or the mean of a filter w: only its direction and the gain matter. A prior
-(or weight decay) on w therefore does not shrink the function; it sets the length at which w settles, and with it how
-fast its direction turns per step. See `atmc.priors.normalised`.
+Only the direction of a filter w and the gain matter to the loss. A prior (or weight decay) on w sets its equilibrium
+length, and with it how fast its direction turns per step. See `atmc.priors.normalised`.
 
-With inputs of unit variance a filter's output has variance gain². `gain_for` is where gains start after an activation,
-so that the output has unit variance there, too (Brock et al. 2021).
+With inputs of unit variance a filter's output has variance gain². `gain_for` is the initial gain after an activation,
+which gives outputs of unit variance (Brock et al. 2021).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convolution that avoids a crash: a 1×1 kernel with a stride reads every second pixel first, then has stride 1.
+"""`F.conv2d` with a workaround for a crash of strided 1×1 convolutions on CPUs.
 
 torch 2.13's backward pass of a 1×1 convolution with stride 2 and few channels in channels-last ends in a segmentation
 fault on CPUs with AVX512, for images of 48 pixels and more. A strided view and stride 1 compute the same.

@@ -1,10 +1,8 @@
-"""From a BatchNorm network to GroupNorm and weight standardisation, keeping the weights.
+"""Replace BatchNorm by GroupNorm and weight standardisation, keeping the weights.
 
-Unlike folding (`convert`), this changes the function: the network must be fine-tuned for some epochs before it is
-sampled. It starts near the old one all the same. A convolution that a BatchNorm follows takes over that layer's running
-mean and deviation, by its gain and bias, so that GroupNorm sees channels that are already normalised and has little to
-do; BatchNorm's own gain and bias stay. With an `example` batch, mean and deviation are measured on it instead, layer by
-layer, which also accounts for the filters' means that standardisation removes.
+This changes the function: the network must be fine-tuned before it is sampled. A convolution before a BatchNorm takes
+over its running mean and deviation, by its gain and bias, so that GroupNorm sees normalised channels. With an `example`
+batch, mean and deviation are measured on it instead, which also accounts for the removed means of the filters.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Weight normalisation: θ = scale · direction / ‖direction‖ for every output feature (the paper's φ_s φ_d/‖φ_d‖).
 
-Weight normalisation replaces what BatchNorm did for the optimisation (length and direction of a feature move apart)
-without its batch noise, so that a layer is a function of its own input alone and can be sampled. Parameters stay in
-float32 (or float64) whatever the activations' precision; only the effective weight is cast.
+Parameters stay in float32 (or float64) whatever the activations' precision; only the effective weight is cast.
 
 `scale` starts at one: with a direction drawn uniformly from the unit sphere, E[(θ·x)²] = scale² · mean(x²), so the
-layer keeps the mean square of its input, and SELU has its fixed point exactly there (mean 0, variance 1).
+layer keeps the mean square of its input, where SELU has its fixed point (mean 0, variance 1).
 
-A network does not call these layers one by one: it asks `effective_weights` for all its weights at
-once and hands each layer its own (the `weight` argument of `forward`). A layer used alone computes its own.
+A network gets all its weights at once from `effective_weights` and passes each layer its own (the `weight` argument of
+`forward`). A layer used alone computes its own.
 """
 
 from __future__ import annotations

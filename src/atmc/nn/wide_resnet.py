@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from atmc.nn.preactivation import PreActResNet
-from atmc.nn.resnet_shapes import BlockShape, Layout, layout
+from atmc.nn.resnet_shapes import BlockShape, Layout, layout, made_by
 
 STEM = 16
 
@@ -49,10 +49,7 @@ class WideResNet(PreActResNet):
         small_input: bool = True,
     ) -> None:
         super().__init__(wide_layout(depth, width, small_input), classes, in_channels, norm, activation, threshold)
-        args: dict[str, Any] = {"depth": depth, "width": width, "classes": classes, "in_channels": in_channels}
-        args |= {"norm": norm, "activation": activation, "threshold": threshold, "small_input": small_input}
-        # The call of `build` that makes a network like this one: saved with its samples.
-        self.made_by = {"build": "wide-resnet", "args": args}
+        self.made_by = made_by("wide-resnet", locals())
 
 
 class ResNetV2(PreActResNet):
@@ -70,9 +67,7 @@ class ResNetV2(PreActResNet):
         small_input: bool | None = None,
     ) -> None:
         super().__init__(layout(depth, width, small_input), classes, in_channels, norm, activation, threshold)
-        args: dict[str, Any] = {"depth": depth, "width": width, "classes": classes, "in_channels": in_channels}
-        args |= {"norm": norm, "activation": activation, "threshold": threshold, "small_input": small_input}
-        self.made_by = {"build": "resnet-v2", "args": args}
+        self.made_by = made_by("resnet-v2", locals())
 
 
 def wide_resnet(depth: int = 16, width: int = 4, classes: int = 10, in_channels: int = 3, **options: Any) -> WideResNet:

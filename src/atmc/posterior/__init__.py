@@ -1,4 +1,4 @@
-"""What the samples say: the predictive, its uncertainty, metrics, calibration, diagnostics, distillation, export."""
+"""The posterior predictive, its uncertainty, metrics, calibration, distillation and export."""
 
 from typing import TYPE_CHECKING
 

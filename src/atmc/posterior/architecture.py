@@ -1,10 +1,9 @@
-"""Describing a network in JSON, so that a saved posterior can be opened without pickles and without the code at hand.
+"""Describe a network in JSON, so that a saved posterior can be opened without pickles.
 
-A network is described by how it was made: by a recipe or by a call of `atmc.nn.build` (either is remembered in the
-network's attribute `made_by`), or, for torch's own layers and sequences of them, by each layer's class and constructor
-arguments, which torch keeps as attributes. A description is only believed after a network rebuilt from it has the same
-tensors as the original. Anything else (a class of the user's own) has none: it is saved without, and given again when
-loading. Reading a description makes layers and nothing else: names are looked up in `torch.nn` and `atmc.nn` only.
+A network is described by its recipe or its call of `atmc.nn.build` (both kept in its attribute `made_by`), or, for
+torch's layers and `Sequential`, by class and constructor arguments. A description is used only if the rebuilt network
+has the same tensors. A custom class has none and must be given when loading. Names are looked up in `torch.nn` and
+`atmc.nn` only.
 """
 
 from __future__ import annotations
@@ -78,9 +77,8 @@ def _describe(model: nn.Module) -> dict[str, Any] | None:
     kind = type(model)
     if kind is nn.Sequential:
         layers = [(name, _describe(child)) for name, child in model.named_children()]
-        return (
-            None if any(d is None for _, d in layers) else {"class": "Sequential", "layers": [list(p) for p in layers]}
-        )
+        known = all(d is not None for _, d in layers)
+        return {"class": "Sequential", "layers": [list(p) for p in layers]} if known else None
     if not kind.__module__.startswith(("torch.nn.modules.", "atmc.nn.")) or next(model.children(), None) is not None:
         return None
     args: dict[str, Any] = {}

@@ -1,9 +1,6 @@
-"""What the metrics accept: arrays of probabilities and labels, checked once, in float64 from there on.
+"""Check the arrays that metrics take: probabilities `[N, C]` or `[K, N, C]`, labels, weights, scores.
 
-Every function of this folder that takes probabilities takes them as a NumPy array or as anything that turns into one
-(a torch tensor on any device, a list), in any floating type, so that figures can be recomputed from stored `.npz`
-files with NumPy alone. Two shapes occur: `[N, C]`, one distribution over C classes per example, and `[K, N, C]`, the
-same for each of K posterior samples.
+Probabilities may be NumPy arrays, torch tensors on any device, or lists, in any floating type.
 """
 
 from __future__ import annotations
@@ -18,8 +15,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-# Rows are probabilities rounded to the type they were stored in: 1,000 float16 numbers that summed to one exactly
-# before rounding sum to one within about 1e-3 after it. Logits and unnormalised scores miss by far more.
+# 1,000 probabilities rounded to float16 sum to one within about 1e-3. Logits and unnormalised scores miss by far more.
 SUM_TOLERANCE = 1e-2
 
 
@@ -36,9 +32,8 @@ def to_numpy(values: Any) -> npt.NDArray[Any]:
 def floor_of(values: npt.NDArray[Any]) -> float:
     """The smallest positive number that the type of `values` can hold.
 
-    A probability stored as exactly zero was some number below this before it was rounded, so logarithms read it as
-    this: 6.0e-8 for float16 (16.6 nats), 1.4e-45 for float32 (103 nats), 4.9e-324 for float64 (744 nats). The
-    negative log-likelihood of a confident mistake is therefore large but finite, and never better than was stored.
+    A probability stored as zero was below this before rounding, so logarithms read it as this: 6.0e-8 for float16
+    (16.6 nats), 1.4e-45 for float32 (103 nats), 4.9e-324 for float64 (744 nats).
     """
     kind = values.dtype if values.dtype.kind == "f" else np.dtype(np.float64)
     return float(np.finfo(kind).smallest_subnormal)

@@ -1,14 +1,11 @@
-"""Running one batch through many samples: three ways, and choosing between them by the clock.
+"""Run one batch through many samples, by one of three strategies.
 
-    loop      one sample after another: its weights are copied into the network, and the network is called
-    together  all samples in one call: `torch.func.vmap` over stacked weights; wins where a network is so small that
-              calling it costs more than computing it
-    graph     CUDA only: one sample's forward pass and its sums as one captured graph, replayed after copying the next
-              sample's weights in; wins where a batch is too small to hide the launching of kernels
+    loop      one sample after another: copy its weights into the network, call the network
+    together  all samples in one call, `torch.func.vmap` over stacked weights; faster for small networks
+    graph     CUDA only: one sample's forward pass as a captured graph, replayed for each sample; faster for small
+              batches, where launching kernels dominates
 
-Each keeps one batch and the samples that it was given in memory, and adds float64 probabilities into `Moments`.
-Which is fastest depends on the network, the batch and the device, so `choose` runs each on a real batch and times it;
-`benchmarks/predict.py` prints the same comparison.
+`choose` times each on a real batch; `benchmarks/predict.py` prints the same comparison.
 """
 
 from __future__ import annotations
@@ -52,11 +49,11 @@ class Forward:
         self.scales = torch.tensor(list(weights), dtype=torch.float64, device=self.slots[0].device)
 
     def swap(self, k: int) -> None:
-        """Copy sample k's weights into the network: microseconds on a GPU, little against a forward pass anywhere."""
+        """Copy sample k's weights into the network."""
         torch._foreach_copy_(self.slots, self.sources[k])
 
     def run(self, x: Tensor) -> Moments:
-        """Sums over these samples for the batch `x`, already in the network's own form and on the device."""
+        """Sums over these samples for the prepared batch `x`."""
         raise NotImplementedError
 
 
@@ -64,7 +61,6 @@ class Loop(Forward):
     """One sample after another."""
 
     def each(self, x: Tensor) -> Iterator[Tensor]:
-        """The probabilities of every sample in turn."""
         for k in range(len(self.states)):
             self.swap(k)
             yield self.to_probs(self.model(x))
@@ -155,14 +151,13 @@ KINDS: dict[str, type[Forward]] = {"loop": Loop, "together": Together, "graph": 
 
 
 def make(kind: str, model: nn.Module, states: Sequence[State], weights: Sequence[float], to_probs: ToProbs) -> Forward:
-    """The way called `kind`."""
     if kind not in KINDS:
         raise ValueError(f"no strategy is called {kind!r}; choose auto, {', '.join(STRATEGIES)}")
     return KINDS[kind](model, states, weights, to_probs)
 
 
 def seconds(forward: Forward, x: Tensor) -> float:
-    """Time of one run after one to warm up, device finished."""
+    """Time of one run after a warm-up run."""
     forward.run(x)
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
@@ -174,10 +169,9 @@ def seconds(forward: Forward, x: Tensor) -> float:
 
 
 def choose(model: nn.Module, states: Sequence[State], weights: Sequence[float], to_probs: ToProbs, x: Tensor) -> str:
-    """The fastest way for this network, batch and device: each is run on a few samples, once to warm up, once timed.
+    """The fastest strategy for this network, batch and device, timed on a few samples.
 
-    A network that cannot be vmapped or captured (data-dependent control flow, a custom function without a batching
-    rule, too little memory) simply loses: the loop runs whatever the network runs.
+    A strategy that fails (data-dependent control flow, no batching rule, too little memory) is left out.
     """
     if len(states) == 1 and not x.is_cuda:
         return "loop"

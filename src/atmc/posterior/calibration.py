@@ -1,9 +1,6 @@
-"""Calibration: does an event that is given probability p happen a fraction p of the time?
+"""Calibration of the confidence max_c p(c | x): calibration error, calibration plot, temperature scaling.
 
-Here the event is "the most probable class is the right one", its probability the *confidence* max_c p(c | x). Two
-summaries: the expected calibration error over bins of equal width, as most papers report it, and the paper's picture,
-8 bins of equal size ordered by confidence, with an interval for each bin's accuracy. Temperature scaling, the usual
-cheap remedy, is fitted here too, so that a sampled predictive can be compared with it.
+ECE uses bins of equal width, as most papers report it; the plot uses 8 bins of equal size, as the ATMC paper does.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from atmc.posterior.arrays import (
     check_labels,
     check_probs,
     check_samples,
-    check_scores,
     each_sample,
     floor_of,
     to_numpy,
@@ -52,7 +48,7 @@ def wilson(successes: Any, trials: Any, z: float = Z95) -> tuple[Floats, Floats]
     """Wilson's score interval for a binomial proportion (95 % by default).
 
     With p̂ = s/n:  ( p̂ + z²/2n ± z √( p̂(1−p̂)/n + z²/4n² ) ) / (1 + z²/n).
-    Unlike p̂ ± z √(p̂(1−p̂)/n) it has a width where p̂ is 0 or 1, as it often is in the most confident bin.
+    Unlike p̂ ± z √(p̂(1−p̂)/n) it has a width where p̂ is 0 or 1, as in the most confident bin.
     """
     n = np.asarray(trials, dtype=np.float64)
     s = np.asarray(successes, dtype=np.float64)
@@ -75,20 +71,12 @@ def _confidence(probs: Any, labels: Any) -> tuple[Floats, Floats]:
 def ece(probs: Any, labels: Any, bins: int = 15) -> float:
     """Expected calibration error over `bins` bins of equal width: Σ_b (n_b/N) · |accuracy_b − confidence_b|.
 
-    Bin b holds the confidences in (b/B, (b+1)/B]; empty bins count nothing. It lies in [0, 1] and is zero for a
-    predictor whose confidence equals its accuracy in every bin. Chance alone raises it: a calibrated predictor has up
-    to 0.4 √(bins/N) on average, less where it is mostly sure.
+    Bin b holds the confidences in (b/B, (b+1)/B]. It lies in [0, 1]; a calibrated predictor has up to 0.4 √(bins/N) on
+    average by chance.
     """
     if bins < 1:
         raise ValueError(f"bins must be at least 1, not {bins}")
-    confidence, correct = _confidence(probs, labels)
-    return binned_error(confidence, correct, bins)
-
-
-def binned_error(confidence: Any, correct: Any, bins: int = 15) -> float:
-    """`ece` from the confidences and whether each prediction was right."""
-    c = check_scores(confidence, "confidences")
-    right = check_scores(correct, "outcomes")
+    c, right = _confidence(probs, labels)
     index = np.clip(np.ceil(c * bins).astype(np.int64) - 1, 0, bins - 1)
     gap = np.bincount(index, weights=right - c, minlength=bins)  # Σ over the bin of (right − confidence)
     return float(np.abs(gap).sum() / c.size)
@@ -97,10 +85,8 @@ def binned_error(confidence: Any, correct: Any, bins: int = 15) -> float:
 def calibration_bins(probs: Any, labels: Any, bins: int = 8) -> CalibrationBins:
     """The paper's calibration plot: `bins` equally sized groups by confidence, with Wilson 95 % intervals.
 
-    Examples are sorted by confidence (ties stay in the data's own order) and cut into groups whose sizes differ by at
-    most one. Calibrated means that mean confidence lies within the interval of the accuracy in about 95 % of bins;
-    the interval is for the bin's accuracy given the confidences, which enter as known numbers. With fewer examples
-    than bins there are as many bins as examples.
+    Group sizes differ by at most one; ties keep the order of the data. With fewer examples than bins there are as many
+    bins as examples. A calibrated predictor has its mean confidence within the interval in about 95 % of bins.
     """
     if bins < 1:
         raise ValueError(f"bins must be at least 1, not {bins}")
@@ -123,8 +109,7 @@ def calibration_bins(probs: Any, labels: Any, bins: int = 8) -> CalibrationBins:
 def growing_bins(probs: Any, labels: Any, counts: Sequence[int] | None = None) -> dict[int, CalibrationBins]:
     """`calibration_bins` of the average of the first k samples, for 1, 2, 4, … and all of them, or for `counts`.
 
-    `probs` is `[samples, examples, classes]`. What one sample is too sure of, the others disagree about: the paper's
-    curves come down to the diagonal as samples are added.
+    `probs` is `[samples, examples, classes]`.
     """
     array = check_samples(probs)
     total = array.shape[0]
@@ -152,11 +137,10 @@ def log_probs(probs: Any) -> Floats:
 def temperature_scale(logits: Any, labels: Any, limits: tuple[float, float] = (0.05, 20.0)) -> float:
     """The temperature T > 0 for which softmax(logits / T) has the lowest NLL on these labels.
 
-    Fit it on a validation split, never on the data it is then judged on. Log-probabilities serve as logits, since
-    softmax ignores a constant: for a predictive pass log p̄. In b = 1/T the mean NLL,
+    Fit it on a validation split. For a predictive pass log p̄. In b = 1/T the mean NLL,
     f(b) = mean_i [ log Σ_c exp(b l_ic) − b l_iy ], is convex, so the root of its increasing derivative
-    f'(b) = mean_i [ E_{softmax(b l_i)} l_i − l_iy ] is found by bisection. Where every example is already right f has
-    no minimum and T runs into the lower limit; where the logits carry no information, into the upper one.
+    f'(b) = mean_i [ E_{softmax(b l_i)} l_i − l_iy ] is found by bisection. If every example is right, T is the lower
+    limit; if the logits carry no information, the upper one.
     """
     raw = to_numpy(logits)
     if raw.ndim != 2 or raw.shape[0] == 0:
@@ -189,7 +173,7 @@ def temperature_scale(logits: Any, labels: Any, limits: tuple[float, float] = (0
 
 
 def apply_temperature(probs: Any, temperature: float) -> Floats:
-    """softmax(log p / T): p^(1/T), normalised. T > 1 softens, T < 1 sharpens, T = 1 changes nothing."""
+    """softmax(log p / T). T > 1 softens, T < 1 sharpens."""
     if not (np.isfinite(temperature) and temperature > 0.0):
         raise ValueError(f"temperature must be positive, not {temperature}")
     z = log_probs(probs) / temperature

@@ -1,9 +1,7 @@
-"""One network for the price of one: trained to say what the average of K says.
+"""Distillation: train one network to match the predictive of all samples.
 
-The student minimises mean_x KL(p̄(x) ‖ q(x)) = mean_x Σ_c p̄_c log(p̄_c / q_c), which is zero only where it repeats the
-predictive exactly. Inputs need no labels. What is lost is the split of doubt (one network has no opinion on what the
-others think) and some of the predictive's likelihood: `Distilled.scores` puts the student's beside the ensemble's, so
-that nobody has to guess how much.
+The student minimises mean_x KL(p̄(x) ‖ q(x)) = mean_x Σ_c p̄_c log(p̄_c / q_c). Inputs need no labels. The student has no
+epistemic uncertainty; `Distilled.scores` compares its scores with the ensemble's.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Distilled:
-    """The student, how it learned, and how it compares."""
+    """The student, its training loss and its scores."""
 
     model: nn.Module
     posterior: Posterior  # the student as a posterior of one sample: predict, save, export
@@ -52,10 +50,12 @@ def distill(
 ) -> Distilled:
     """Train `student` (default: a copy of the last sample) on `x` to match the predictive.
 
-    `x` is a tensor `[N, ...]` (uint8 pixels or the network's own floats) or a data set. AdamW with a cosine schedule
-    from `lr` to zero. With `augment(batch, generator)` the teacher is asked about each augmented batch, K forward
-    passes a step; without, once about each input. `held_out` = (inputs, labels) is scored at the end. Results depend on
-    `seed` only.
+    The optimizer is AdamW with a cosine schedule from `lr` to zero.
+
+    Args:
+        x: a tensor `[N, ...]` (uint8 pixels or normalised floats) or a data set.
+        held_out: (inputs, labels) to score at the end.
+        augment: `augment(batch, generator)`; the teacher then predicts each augmented batch, K forward passes a step.
     """
     if len(posterior) == 0:
         raise ValueError("the posterior has no samples to distil")
@@ -63,10 +63,10 @@ def distill(
     if epochs < 1 or batch_size < 1:
         raise ValueError("epochs and batch_size must be at least 1")
     inputs = torch.as_tensor(getattr(x, "images", x))
-    place = pick_device(inputs.device, device)
-    model = copy.deepcopy(posterior[-1] if student is None else student).to(place).train().requires_grad_(True)
+    where = pick_device(inputs.device, device)
+    model = copy.deepcopy(posterior[-1] if student is None else student).to(where).train().requires_grad_(True)
     generator = torch.Generator().manual_seed(seed)
-    teacher = posterior.predict(inputs, device=place).probs.to(place) if augment is None else None
+    teacher = posterior.predict(inputs, device=where).probs.to(where) if augment is None else None
 
     size = min(batch_size, len(inputs))
     steps = -(-len(inputs) // size)
@@ -75,17 +75,17 @@ def distill(
     history: list[float] = []
     first = True
     for epoch in range(epochs):
-        total = torch.zeros((), device=place)
+        total = torch.zeros((), device=where)
         for rows in torch.split(torch.randperm(len(inputs), generator=generator), size):
             batch = inputs[rows.to(inputs.device)]
             if augment is not None:
                 batch = augment(batch, generator)
             if teacher is None:
-                target = predict(posterior, batch, device=place, check_scale=first).probs.to(place)
+                target = predict(posterior, batch, device=where, check_scale=first).probs.to(where)
             else:
                 target = teacher[rows]
             first = False
-            loss = divergence(target.float(), model(posterior.prepare(batch, place)))
+            loss = divergence(target.float(), model(posterior.prepare(batch, where)))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -98,7 +98,7 @@ def distill(
             progress(epoch + 1, history[-1])
     model = model.cpu().eval().requires_grad_(False)
     single = alone(posterior, model)
-    return Distilled(model, single, history, compare(posterior, single, held_out, place) if held_out else {})
+    return Distilled(model, single, history, compare(posterior, single, held_out, where) if held_out else {})
 
 
 def divergence(target: Tensor, logits: Tensor) -> Tensor:

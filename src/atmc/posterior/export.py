@@ -1,8 +1,7 @@
-"""Taking a posterior elsewhere: safetensors and one JSON file for everyone, ONNX for those without PyTorch.
+"""Export a posterior: safetensors, one JSON file, and an ONNX graph of the predictive.
 
-The ONNX file takes inputs and gives averaged probabilities, their entropy and its epistemic part. It is only handed
-over after onnxruntime has been seen to give what PyTorch gives, on real inputs and for several batch sizes; how far
-apart they were is written into the JSON file.
+The ONNX file returns averaged probabilities, their entropy and epistemic uncertainty. It is kept only if onnxruntime
+agrees with PyTorch on real inputs; the largest difference is written into the JSON file.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ def export(
 ) -> Path:
     """Write `posterior` into `folder`, with `onnx` also as `posterior.onnx`, checked on `inputs`.
 
-    `inputs` are a few real examples, uint8 pixels or floats: the ONNX file takes the same. Without them those that the
-    posterior carries are used. The folder can be opened again with `Posterior.load`.
+    `inputs` are a few real examples, uint8 pixels or floats (default: `posterior.example`); the ONNX file takes the
+    same. `Posterior.load` opens the folder.
     """
     folder = Path(folder)
     if not onnx:

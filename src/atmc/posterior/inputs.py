@@ -1,4 +1,4 @@
-"""What can be predicted: tensors, arrays, data sets in memory or on disk, loaders, one-pass streams; and raw pixels."""
+"""Inputs of a prediction: tensors, arrays, data sets, loaders and streams as batches; normalisation of pixels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = "inputs must be a tensor, an array, a data set or batches of them"
 
 
 def home_of(inputs: Any) -> torch.device:
-    """Where the caller's inputs live, and hence where answers belong."""
+    """The device of the inputs, to which results are returned."""
     return inputs.device if isinstance(inputs, Tensor) else torch.device("cpu")
 
 
@@ -39,9 +39,8 @@ def pick_device(home: torch.device, device: torch.device | str | None) -> torch.
 def as_batches(inputs: Any, size: int, shape: tuple[int, ...] | None = None) -> tuple[Iterable[Tensor], int | None]:
     """Batches of inputs, and how many where that is known.
 
-    A tensor, an array or a data set in memory is cut into equal parts of at most `size`, a data set on disk is read in
-    such parts; anything else is taken as an iterable of batches (a DataLoader), of which the first element counts
-    where they are pairs. `shape` is that of one input, where it is known: one input alone is told from a batch by it.
+    Tensors, arrays and data sets are cut into equal parts of at most `size`. Anything else is an iterable of batches or
+    of (inputs, labels). `shape`, that of one input, tells one input from a batch.
     """
     if size < 1:
         raise ValueError(f"batch_size must be at least 1, not {size}")
@@ -69,9 +68,8 @@ def as_batches(inputs: Any, size: int, shape: tuple[int, ...] | None = None) -> 
 class Pixels:
     """Raw inputs as a network takes them, on its device.
 
-    uint8 pixels are scaled to [0, 1] and standardised per channel, (x/255 − mean)/std; floating inputs are taken as
-    already in the network's own form. With `mean` and the `shape` of one picture, pictures of another size are
-    refused: a network that pools would take them, and say something else than it would of the same thing at its size.
+    uint8 pixels are standardised per channel, (x/255 − mean)/std; floats are taken as they are. With `mean` and the
+    `shape` of one image, images of another size are refused: a network that pools would accept them and predict worse.
     """
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], shape: tuple[int, ...] | None = None) -> None:
@@ -105,12 +103,10 @@ class Pixels:
         return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
 
     def check_scale(self, raw: Tensor) -> None:
-        """Refuse inputs of 0..255 and warn of those of 0..1 that are no bytes: nobody has normalised them.
+        """Refuse floats of 0..255 and warn of floats of 0..1, which were not normalised.
 
-        Normalised pixels lie around 0: seldom none of them is below it, and none beyond `top`, (1 − mean)/std. Pixels
-        of 0..1 are known by reaching from about 0 to about 1, so a dull or bright picture that was normalised is left
-        in peace; and nothing is said where `mean` is not that of pixels. Waits for the device once; for the first batch
-        of a prediction only.
+        Normalised pixels lie around 0 and none is beyond `top`, (1 − mean)/std. Floats of 0..1 must reach from about 0
+        to about 1, so that a normalised dark or bright image gives no warning. Waits for the device once.
         """
         if raw.dtype == torch.uint8 or raw.ndim < 3 or raw.numel() == 0:
             return
@@ -137,7 +133,7 @@ class Pixels:
 
 
 def _cure(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """What to do about inputs whose shape is not [N, C, H, W] for pictures of `wanted`, where it can be guessed."""
+    """What to do about inputs whose shape is not [N, C, H, W] for images of `wanted`, if it can be guessed."""
     channels, height, width = wanted
     if given == wanted:
         return "; for one picture add a batch dimension: x[None]"
@@ -152,10 +148,9 @@ def _cure(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
 
 @contextmanager
 def fitting(model: nn.Module, shape: tuple[int, ...] | None, raw: Tensor) -> Iterator[None]:
-    """Around a network's call on `raw`: where it fails because inputs have the wrong shape, say which is right.
+    """Name the right shape if a network's call on `raw` fails because of a wrong one.
 
-    Looked at only after a failure, since many networks take images of any size. `shape` is that of one input in
-    training, where it is known.
+    Checked only after a failure, since many networks take images of any size. `shape` is that of one training input.
     """
     try:
         yield
@@ -170,7 +165,7 @@ def fitting(model: nn.Module, shape: tuple[int, ...] | None, raw: Tensor) -> Ite
 
 
 def _taken(model: nn.Module, given: list[int]) -> list[int] | None:
-    """The shape that a network's first layer takes, as far as that can be told from the layer alone."""
+    """The shape that a network's first layer takes, if the layer alone tells it."""
     kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
     first = next((module for module in model.modules() if isinstance(module, kinds)), None)
     if isinstance(first, nn.Linear):
@@ -184,7 +179,7 @@ def precision_of(model: nn.Module) -> torch.dtype:
 
 
 def looks_up(model: nn.Module) -> bool:
-    """Whether a network takes whole numbers as they are, as places in a table."""
+    """Whether a network takes integers, as indices of an embedding."""
     return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules())
 
 
@@ -200,7 +195,7 @@ def first_of(batch: Any) -> Tensor:
 
 
 class Firsts:
-    """The inputs of an iterable of batches, without the labels; can be passed through as often as the iterable can."""
+    """The inputs of an iterable of batches, without the labels."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self.batches = batches
@@ -210,7 +205,7 @@ class Firsts:
 
 
 class OnDisk:
-    """A data set that is decoded as it is read, in its own order; the next batch is read while one is worked on."""
+    """Batches of a data set on disk; the next one is read while one is used."""
 
     def __init__(self, source: Any, size: int) -> None:
         self.source = source

@@ -1,7 +1,6 @@
-"""The registry of metrics: one entry says all that evaluation, tables, reports and JSON need to know of one.
+"""The registry of metrics. A registered metric appears in evaluation, tables, reports and JSON.
 
-`metrics` enters those of classifiers, `regression` those of regressions. To add one, `register` it: every output that
-lists scores then has it, under its `name` where machines read and its `label` where people do.
+`metrics` registers those of classifiers, `regression` those of regressions.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def register(metric: Metric) -> Metric:
 
 
 def remove(metric: Metric) -> None:
-    """Take an entry out again."""
+    """Remove a metric."""
     del _METRICS[metric.task, metric.name]
 
 
@@ -91,7 +90,7 @@ def entries(task: Task) -> list[Metric]:
 
 
 def columns(task: Task = "classification") -> list[Metric]:
-    """Those that tables show."""
+    """The metrics that tables show."""
     return [metric for metric in entries(task) if metric.in_tables]
 
 

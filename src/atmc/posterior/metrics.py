@@ -1,11 +1,10 @@
-"""How good the probabilities are: scores of one sample, of the predictive, and of growing numbers of samples.
+"""Scores of one sample, of the predictive, and of growing numbers of samples.
 
-Everything takes stored probabilities as NumPy arrays (or tensors) and needs nothing else of a run, so that anyone can
-recompute a published figure from its `.npz`. Probabilities `[N, C]` belong to one predictor; `[K, N, C]` to K posterior
-samples, whose *predictive* is the average of the probabilities p̄ = Σ_k w_k p_k, never of logits or of scores.
+Everything takes NumPy arrays (or tensors), so that figures can be recomputed from stored `.npz` files. Probabilities
+`[N, C]` belong to one predictor; `[K, N, C]` to K posterior samples, whose predictive is p̄ = Σ_k w_k p_k.
 
-The calibration and ranking measures live in `calibration` and `ood_detection`; this module names them too. What is
-registered below as a `Metric` is what `atmc evaluate`, tables, reports and their JSON list.
+`calibration` and `ood_detection` are exported here too. What is registered below as a `Metric` is listed by
+`atmc evaluate`, tables, reports and their JSON.
 """
 
 from __future__ import annotations
@@ -91,8 +90,8 @@ def top_k(probs: Any, labels: Any, k: int = 5) -> float:
 def nll_each(probs: Any, labels: Any) -> Floats:
     """−log p_i(y_i) for each example, in nats; a stored zero is read as the smallest number of its type.
 
-    That floor (`arrays.floor_of`) is 16.6 nats for float16 and 103 for float32: rounding to zero on the way to a file
-    must not turn a mean over 10,000 examples into infinity, nor be forgiven more than the file can show.
+    The floor (`arrays.floor_of`) is 16.6 nats for float16 and 103 for float32: rounding to zero in a file must not turn
+    a mean into infinity.
     """
     raw = to_numpy(probs)
     p = check_probs(raw)
@@ -145,9 +144,8 @@ def scores(probs: Any, labels: Any, floor: float | None = None) -> dict[str, flo
 def summary(probs: Any, labels: Any, weights: Any = None) -> dict[str, Any]:
     """`{"single": {...}, "predictive": {...}, "samples": K, "mean_single": {...}}` from `[K, N, C]`.
 
-    `single` is the last sample collected, as the paper's "single sample" row; `mean_single` averages each score over
-    the samples, which is what one sample gives on average. By Jensen's inequality the predictive's NLL and Brier score
-    are never worse than the weighted mean of the samples'; how much better is what averaging buys.
+    `single` is the last sample, as in the paper's "single sample" row; `mean_single` averages each score over the
+    samples. By Jensen's inequality the predictive's NLL and Brier score are never worse than `mean_single`.
     """
     array = check_samples(probs)
     y = check_labels(labels, *array.shape[1:])

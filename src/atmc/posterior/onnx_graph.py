@@ -1,14 +1,12 @@
-"""One ONNX graph that averages the samples: the network traced once, then repeated with each sample's weights.
+"""One ONNX graph that averages the samples.
 
-Tracing a deep network takes seconds and would have to be done K times; its graph, though, is the same for every sample.
-So it is traced once and copied K times under the prefixes `s0/`, `s1/`, …, with each sample's tensors as constants, and
-a tail is added by hand:
+The network is traced once, which takes seconds, and copied K times under the prefixes `s0/`, `s1/`, …, with each
+sample's tensors as constants. Then follows:
 
     p_k = Softmax(logits_k);   probs = Σ_k w_k p_k;   entropy = −Σ_c probs log probs;
     epistemic = max(entropy + Σ_k w_k Σ_c p_k log p_k, 0)
 
-Everything is float32, which every runtime has. Images in uint8 are standardised inside the graph, so that whoever runs
-it needs to know nothing about the data.
+Everything is float32. uint8 images are standardised inside the graph.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ TINY = 1e-37  # log of a stored zero must be finite; x log x is zero there all t
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """The exporter speaks about torchvision and about its own deprecations; neither concerns the user."""
+    """Silence the exporter's messages about torchvision and its own deprecations."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

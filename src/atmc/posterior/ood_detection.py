@@ -1,8 +1,7 @@
-"""Ranking by doubt: refusing the doubtful, and telling strange inputs from familiar ones.
+"""Selective prediction and out-of-distribution (OOD) detection by an uncertainty score.
 
-Both use one number per example, a *score* that is larger where the model doubts more (entropy, epistemic part,
-1 − confidence). Selective prediction asks whether the mistakes have high scores; out-of-distribution detection asks
-whether the inputs from elsewhere do. Nothing here depends on the order of the examples, ties included.
+The score (entropy, epistemic uncertainty, 1 − confidence) should be high for mistakes and for OOD inputs. Nothing here
+depends on the order of the examples, ties included.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def _two_groups(scores: Any, positive: Any) -> tuple[Floats, Bools]:
         raise ValueError(f"positive must have the shape [{s.size}], one mark per score, not {list(mark.shape)}")
     flag = mark.astype(bool)
     if flag.all() or not flag.any():
-        raise ValueError("both groups must be present: a ranking between one group and nothing means nothing")
+        raise ValueError("both groups must be present: there must be positive and negative examples")
     return s, flag
 
 
@@ -38,10 +37,7 @@ def _thresholds(scores: Floats, flag: Bools) -> tuple[Floats, Floats]:
 
 
 def auroc(scores: Any, positive: Any) -> float:
-    """P(score⁺ > score⁻) + ½ P(score⁺ = score⁻): the area under the ROC curve, as the Mann–Whitney statistic.
-
-    0.5 is chance, 1 is perfect separation; unaffected by any increasing change of the scores.
-    """
+    """The area under the ROC curve, P(score⁺ > score⁻) + ½ P(score⁺ = score⁻); 0.5 is chance, 1 is perfect."""
     true, false = _thresholds(*_two_groups(scores, positive))
     tpr = np.concatenate([[0.0], true / true[-1]])
     fpr = np.concatenate([[0.0], false / false[-1]])
@@ -51,7 +47,7 @@ def auroc(scores: Any, positive: Any) -> float:
 def aupr(scores: Any, positive: Any) -> float:
     """Average precision: Σ_t (recall_t − recall_{t−1}) · precision_t over the distinct thresholds, largest first.
 
-    The step-wise area under precision against recall; chance level is the share of positives, so state that share.
+    Chance level is the share of positives, so state that share.
     """
     true, false = _thresholds(*_two_groups(scores, positive))
     recall = np.concatenate([[0.0], true / true[-1]])
@@ -65,9 +61,9 @@ def fpr_at_95(scores: Any, positive: Any, recall: float = 0.95) -> float:
     return float(false[reached][0] / false[-1])
 
 
-def detection(familiar: Any, strange: Any) -> dict[str, float]:
-    """AUROC, AUPR and FPR at 95 % for scores of in-distribution and of out-of-distribution examples (the positives)."""
-    inside, outside = check_scores(familiar, "familiar scores"), check_scores(strange, "strange scores")
+def detection(in_distribution: Any, ood: Any) -> dict[str, float]:
+    """AUROC, AUPR and FPR at 95 % recall for scores of in-distribution and of OOD examples (the positives)."""
+    inside, outside = check_scores(in_distribution, "in-distribution scores"), check_scores(ood, "OOD scores")
     scores = np.concatenate([inside, outside])
     flag = np.arange(scores.size) >= inside.size
     return {
@@ -80,12 +76,12 @@ def detection(familiar: Any, strange: Any) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Risk among the accepted, for every coverage 1/N … 1 (accepting the least doubtful first)."""
+    """Risk among the accepted, for every coverage 1/N … 1 (accepting the least uncertain first)."""
 
     coverage: Floats
     risk: Floats
     area: float  # AURC: mean risk over the N coverages
-    excess: float  # AURC minus that of an oracle that refuses mistakes first: 0 is a perfect ranking
+    excess: float  # AURC minus that of an oracle that rejects mistakes first
 
     def accuracy_at(self, coverage: float) -> float:
         """Accuracy when at least this fraction of the examples must be answered."""
@@ -100,21 +96,20 @@ class RiskCoverage:
         return float(self.coverage[good[-1]]) if good.size else 0.0
 
 
-def _curve(doubt: Floats, wrong: Floats) -> Floats:
-    """Cumulative risk in order of doubt; within a tie the accepted are a random subset, so its mean error enters."""
-    _, group = np.unique(doubt, return_inverse=True)
+def _curve(uncertainty: Floats, wrong: Floats) -> Floats:
+    """Cumulative risk in order of uncertainty; a tie is accepted in random order, so its mean error enters."""
+    _, group = np.unique(uncertainty, return_inverse=True)
     mean = np.bincount(group, weights=wrong) / np.bincount(group)
     expected = mean[np.sort(group)]
-    return np.asarray(np.cumsum(expected) / np.arange(1, doubt.size + 1))
+    return np.asarray(np.cumsum(expected) / np.arange(1, uncertainty.size + 1))
 
 
-def risk_coverage(doubt: Any, correct: Any) -> RiskCoverage:
-    """The risk–coverage curve: risk(k) = mistakes among the k least doubtful / k, at coverage k/N.
+def risk_coverage(uncertainty: Any, correct: Any) -> RiskCoverage:
+    """The risk–coverage curve: risk(k) = mistakes among the k least uncertain / k, at coverage k/N.
 
-    Examples with equal doubt are accepted in random order, in expectation. AURC = mean_k risk(k); random refusal has
-    AURC = error rate; the oracle's curve, mistakes refused first, is subtracted for the excess.
+    AURC = mean_k risk(k), which is the error rate for random rejection. Ties count by their expectation.
     """
-    score = check_scores(doubt, "doubts")
+    score = check_scores(uncertainty, "uncertainties")
     wrong = 1.0 - check_scores(to_numpy(correct).astype(np.float64), "outcomes")
     if wrong.shape != score.shape:
         raise ValueError(f"correct must have the shape [{score.size}], one per example, not {list(wrong.shape)}")
@@ -124,7 +119,9 @@ def risk_coverage(doubt: Any, correct: Any) -> RiskCoverage:
     return RiskCoverage(coverage, risk, float(risk.mean()), max(float((risk - best).mean()), 0.0))
 
 
-def selective(doubt: Any, correct: Any, coverages: Sequence[float] = (1.0, 0.95, 0.9, 0.8, 0.5)) -> dict[float, float]:
-    """Accuracy when only the least doubtful fraction is answered, for each coverage."""
-    curve = risk_coverage(doubt, correct)
+def selective(
+    uncertainty: Any, correct: Any, coverages: Sequence[float] = (1.0, 0.95, 0.9, 0.8, 0.5)
+) -> dict[float, float]:
+    """Accuracy when only the least uncertain fraction is answered, for each coverage."""
+    curve = risk_coverage(uncertainty, correct)
     return {c: curve.accuracy_at(c) for c in coverages}

@@ -1,13 +1,11 @@
 """The posterior: samples of a network's weights that together make one predictor.
 
     posterior = Posterior.from_run("runs/mine")
-    prediction = posterior.predict(x)            # probabilities, and how much of the doubt is the model's
+    prediction = posterior.predict(x)            # probabilities and their uncertainty
     posterior[3], posterior[:10], posterior.thin(2), Posterior.concat([chain_a, chain_b])
 
-A posterior holds references to samples (tensors in memory or files of a bank, read when needed), their weights, the
-chain that each came from, and what is needed around them: the network to put them in, how raw pixels become its input,
-how its outputs become probabilities, and the names of the classes. It is never changed: selecting, weighting and
-joining return new ones that share the samples.
+A posterior is immutable: selecting, weighting and joining return new ones that share the samples (tensors in memory, or
+files that are read when needed).
 """
 
 from __future__ import annotations
@@ -116,13 +114,13 @@ class Posterior:
         return new
 
     def thin(self, step: int) -> Posterior:
-        """Every `step`-th sample, counted back from the last, which a chain has had the longest to reach."""
+        """Every `step`-th sample, counted back from the last."""
         if step < 1:
             raise ValueError(f"step must be at least 1, not {step}")
         return self._select(range(len(self))[::-1][::step][::-1])
 
     def weighted(self, weights: Any) -> Posterior:
-        """The same samples with other weights (any non-negative numbers; they are divided by their sum)."""
+        """The same samples with other non-negative weights, which are divided by their sum."""
         return self._select(range(len(self)), weights=weights)
 
     def chain(self, number: int) -> Posterior:
@@ -172,12 +170,12 @@ class Posterior:
         return x
 
     def release(self) -> None:
-        """Let go of the memory that the last prediction keeps for the next one (samples on the device, a graph)."""
+        """Free the memory that a prediction keeps for the next one (samples on the device, a graph)."""
         self.held = None
         self._bodies.clear()
 
     def to_probs(self, outputs: Tensor) -> Tensor:
-        """The network's outputs as float64 probabilities; softmax where no likelihood was named."""
+        """The network's outputs as float64 probabilities; softmax without a likelihood."""
         if self.likelihood is None and (outputs.ndim < 2 or outputs.shape[-1] == 1):
             raise InputError(
                 "the network has one output, which is no probability of classes: for a regression make the posterior "
@@ -206,29 +204,28 @@ class Posterior:
         strategy: str = "auto",
         samples_at_once: int | None = None,
     ) -> Prediction:
-        """The predictive p̄ = Σ_k w_k p_k for each input, with its doubt (see `Prediction`).
+        """The predictive p̄ = Σ_k w_k p_k for each input, with its uncertainty (see `Prediction`).
 
-        `x` is a tensor or array `[N, ...]`, a data set of `atmc.data`, or an iterable of batches; results are on its
-        device. For one input alone pass `x[None]`. Pictures `[N, C, H, W]` of type uint8 are normalised here,
-        (x/255 − mean)/std with the run's numbers (`.mean`, `.std`); floating ones are taken as they are, that is, as
-        normalised already. Where those numbers are known, floats that reach from 0 to 1 give a warning; from 0 to
-        255 they are refused, as are pictures of another size than `.shape`.
-
-        Work happens on `device`, by default the inputs' own accelerator or CUDA where there is one. Activations have
-        `dtype`, by default that of the parameters; probabilities are averaged in float64. `strategy` is `loop`,
-        `together`, `graph`, or `auto`, which measures; `samples_at_once` limits how many samples are on the device at a
-        time.
+        Args:
+            x: a tensor or array `[N, ...]`, a data set of `atmc.data`, or an iterable of batches; results are on its
+                device. uint8 images `[N, C, H, W]` are normalised as (x/255 − `.mean`)/`.std`. Floats must be
+                normalised already: those from 0 to 1 give a warning, those from 0 to 255 an error, as do images of
+                another size than `.shape`.
+            device: by default the inputs' accelerator, or CUDA if available.
+            dtype: of the activations, by default that of the parameters; averages are float64.
+            strategy: `loop`, `together`, `graph`, or `auto`, which measures.
+            samples_at_once: the most samples on the device at a time.
         """
         self.need_classes("predict gives probabilities of classes")
         return predict(self, x, batch_size, device, dtype, strategy, samples_at_once)
 
     @property
     def is_regression(self) -> bool:
-        """Whether the targets are numbers, by the likelihood."""
+        """Whether the likelihood is a regression's."""
         return bool(getattr(self.likelihood, "task", "classification") != "classification")
 
     def need_classes(self, what: str, cure: str = "use posterior.regress(x), which has .mean and .std") -> None:
-        """Refuse a regression for `what` only classes can be used for, with what to do instead."""
+        """Raise for a regression, with what to do instead."""
         if self.is_regression:
             raise InputError(f"{what}, and this posterior is of a regression: {cure}")
 
@@ -243,10 +240,10 @@ class Posterior:
         return sample_probs(self, x, batch_size, device)
 
     def evaluate(self, x: Any, labels: Any, **how: Any) -> dict[str, Any]:
-        """Scores on these examples, the last sample (`single`) and all together (`predictive`) side by side.
+        """Scores of the last sample (`single`) and of all samples (`predictive`).
 
-        Of classes accuracy, NLL, Brier and ECE (`metrics.summary`); of a regression RMSE, NLL of the predictive density
-        and coverage of the central 90 % interval, with the noise of the likelihood (`regression.summary`).
+        Classification: accuracy, NLL, Brier, ECE (`metrics.summary`). Regression: RMSE, NLL of the predictive density
+        and coverage of the central 90 % interval (`regression.summary`).
         """
         from atmc.posterior import metrics, regression
 
@@ -264,7 +261,7 @@ class Posterior:
 
     @staticmethod
     def load(folder: str | Path, model: nn.Module | None = None) -> Posterior:
-        """Open what `save` or `export` wrote; `model` is needed where the network's class is the user's own."""
+        """Open what `save` or `export` wrote; a custom network must be given as `model`."""
         from atmc.posterior.save_load import load
 
         return load(Path(folder), model)

@@ -1,8 +1,7 @@
-"""Streaming: any amount of input through any number of samples, with one batch and as many samples as fit in memory.
+"""Prediction in batches of inputs and groups of samples, so that any number of either fits in memory.
 
-Where all samples fit on the device (the usual case: 16 samples of 3.4 M parameters are 218 MB) they are put there once
-and every batch meets all of them. Where they do not, samples come in groups: each group is loaded once and all batches
-pass through it, adding to sums that are kept per batch, so that no weights are read twice for one prediction.
+Usually all samples fit on the device (16 samples of 3.4 M parameters are 218 MB). Otherwise each group of samples is
+loaded once and all batches pass through it, so that no weights are read twice for one prediction.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def sample_probs(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Each sample's own probabilities `[K, N, C]` in float32 on the CPU: what metrics and diagnostics are made of."""
+    """Each sample's probabilities `[K, N, C]` in float32 on the CPU."""
     target = pick_device(home_of(inputs), device)
     batches, _ = as_batches(inputs, batch_of(batch_size, target), posterior.shape)
     groups = grouped(posterior, target, None)
@@ -118,7 +117,7 @@ def on_device(posterior: Posterior, group: range, target: torch.device) -> list[
 def ready(
     posterior: Posterior, group: range, target: torch.device, strategy: str, x: Tensor, batches: int | None
 ) -> Forward:
-    """Samples of `group` on the device with the way to run them; remembered while all samples are one group."""
+    """Samples of `group` on the device with a strategy; kept for the next call if they are all samples."""
     whole = len(group) == len(posterior)
     key = (str(target), strategy, x.dtype, tuple(x.shape))
     if whole and posterior.held is not None and posterior.held[0] == key:
@@ -138,7 +137,7 @@ def ready(
 
 
 def grouped(posterior: Posterior, target: torch.device, at_once: int | None) -> list[range]:
-    """Consecutive samples that fit on the device together; `at_once` overrides the estimate."""
+    """Groups of consecutive samples that fit on the device; `at_once` overrides the estimate."""
     if len(posterior) == 0:
         raise ValueError("the posterior has no samples: run the sampler past its burn-in, then predict")
     if at_once is not None and at_once < 1:
@@ -150,7 +149,7 @@ def grouped(posterior: Posterior, target: torch.device, at_once: int | None) -> 
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on the device, as far as it tells; four gibibytes where it does not."""
+    """Free bytes on the device; 4 GiB if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

@@ -1,13 +1,13 @@
-"""The predictive of a regression: a mean, and how much of its spread is the model's.
+"""The predictive of a regression and its scores.
 
 Each sample predicts N(f_k(x), σ²) with the likelihood's σ, so the predictive is the mixture Σ_k w_k N(f_k(x), σ²):
 
     mean       f̄ = Σ_k w_k f_k
-    epistemic  Σ_k w_k (f_k − f̄)²     variance over samples: what more data would remove
+    epistemic  Σ_k w_k (f_k − f̄)²     variance over samples, which more data would reduce
     aleatoric  σ²                     the noise of the targets
     variance   aleatoric + epistemic  (the law of total variance)
 
-Its density and its distribution function are those of the mixture, too, and score it on targets that are known:
+Scores on known targets:
 
     nll        −log Σ_k w_k Π_j N(y_j; f_kj, σ²)               of each example's target, all components j together
     coverage   is 0.05 ≤ Σ_k w_k Φ((y − f_k)/σ) ≤ 0.95?        of each number: inside the central 90 % interval or not
@@ -38,7 +38,7 @@ AT_ONCE = 1 << 22  # numbers worked on together
 
 @dataclass(frozen=True, repr=False)
 class Estimate:
-    """What the posterior says about each of N inputs; all float64, shaped as the network's outputs."""
+    """The predictive of N inputs; all float64, shaped as the network's outputs."""
 
     mean: Tensor
     aleatoric: Tensor  # variances
@@ -54,7 +54,7 @@ class Estimate:
         return int(self.mean.shape[0])
 
     def __repr__(self) -> str:
-        """The means over the examples, not the tensors: those would fill pages."""
+        """The means over the examples instead of the tensors."""
         outputs = plural(math.prod(self.mean.shape[1:]), "output")
         about = f"{plural(len(self), 'example')}, {outputs}, {plural(self.samples, 'sample')}"
         if not len(self):
@@ -109,12 +109,9 @@ def summary(outputs: Any, targets: Any, scale: float, weights: Any = None) -> di
 
     `outputs` `[K, N, ...]` are each sample's, `targets` `[N, ...]` what is true, `scale` is the likelihood's σ. Scores:
 
-    rmse: root of the mean squared error of the mean, over all numbers, in the targets' own units.
-    nll: mean of −log density of an example's target (all its numbers together), in nats. The one to choose a scale or a
-        prior by: a strictly proper score, in units that depend on those of the targets.
-    coverage90: the part of the targets that lie in their central 90 % interval; below 0.9 the predictive is too sure.
-
-    The predictive is the mixture over samples; `single` is the last of them, `mean_single` their average score.
+    rmse: root mean squared error of the predictive mean, in the targets' units.
+    nll: mean of −log density of an example's target (all its components together), in nats; strictly proper.
+    coverage90: the share of targets in their central 90 % interval; below 0.9 the predictive is overconfident.
     """
     f = torch.from_numpy(np.ascontiguousarray(to_numpy(outputs)))
     y = torch.from_numpy(np.ascontiguousarray(to_numpy(targets)))
@@ -136,7 +133,7 @@ def summary(outputs: Any, targets: Any, scale: float, weights: Any = None) -> di
 
 
 class Mixture(NamedTuple):
-    """The predictive of some examples, and what is true: what a metric of a regression is computed from, in float64."""
+    """The predictive of some examples and their targets, in float64: the input of a regression metric."""
 
     outputs: Tensor  # [K, n, numbers of one example]
     targets: Tensor  # [n, numbers of one example]

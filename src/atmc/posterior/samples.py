@@ -1,4 +1,4 @@
-"""What a posterior is made over: a bank of samples, a list of state dicts, or a list of networks."""
+"""The samples of a posterior: a bank, a list of state dicts, or a list of networks."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""A posterior on disk, and a posterior from a run.
+"""Save and load a posterior, and open the posterior of a run.
 
     posterior.json               everything but the tensors: format, network, likelihood, pixel statistics, classes,
                                  weights and chains, and a SHA-256 for every sample's file and for itself
     samples/NNNN.safetensors     one sample each
 
-The JSON file is written last, so that a folder without one is an unfinished save. Samples are read when they are
-needed and checked against their checksums; nothing is a pickle, so opening a stranger's posterior runs no code of
-theirs.
+The JSON file is written last, so that a folder without one is an unfinished save. Samples are read when needed and
+checked against their checksums. Nothing is a pickle, so an untrusted posterior runs no code.
 """
 
 from __future__ import annotations
@@ -27,6 +26,8 @@ from atmc.posterior.samples import Likelihood
 
 FORMAT = 1
 NAME = "posterior.json"
+# What reading an altered or hostile file may raise.
+BAD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError, RecursionError)
 
 
 class StoredSamples:
@@ -49,10 +50,7 @@ class StoredSamples:
 
 
 def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
-    """Write `posterior` into `folder`; an earlier posterior there is unlisted first, so that none is ever half new.
-
-    `more` goes into the JSON file as it is.
-    """
+    """Write `posterior` into `folder`, with `more` in its JSON file; an earlier posterior there is unlisted first."""
     from atmc.storage.files import tensors_to_bytes, write_bytes
 
     if len(posterior) == 0:
@@ -61,12 +59,12 @@ def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
     if (folder / NAME).exists() and any(getattr(bank, "folder", None) == folder for bank, _ in posterior._refs):
         raise ValueError(f"{folder} holds the samples of this very posterior: save to another folder")
     remove(folder / NAME)
-    for place in (folder, folder / "samples"):
-        sweep(place, root=folder)
+    for old in (folder, folder / "samples"):
+        sweep(old, root=folder)
     entries = []
     for k in range(len(posterior)):
-        place = folder / "samples" / f"{k:04d}.safetensors"
-        record = write_bytes(place, tensors_to_bytes(posterior.state(k), {}), folder)
+        path = folder / "samples" / f"{k:04d}.safetensors"
+        record = write_bytes(path, tensors_to_bytes(posterior.state(k), {}), folder)
         entries.append(record.to_dict())
     listed = {entry["file"] for entry in entries}
     for old in (folder / "samples").glob("*.safetensors"):
@@ -94,7 +92,7 @@ def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
 
 
 def load(folder: Path, model: nn.Module | None = None) -> Posterior:
-    """Open a saved posterior. `model` is the network to put the samples in, where it cannot be rebuilt from JSON."""
+    """Open a saved posterior; `model` is the network if it cannot be rebuilt from JSON."""
     path = Path(folder) / NAME
     try:
         about = json.loads(read_file(path))
@@ -130,17 +128,8 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
         raise InputError(f"{folder} is not a saved posterior: {kind} {NAME}{cure}") from None
     except (InputError, RunError):
         raise
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RuntimeError,
-        OSError,
-        RecursionError,
-    ) as error:
-        # The file may be anybody's: whatever it makes torch say, the person gets one line.
+    except BAD as error:
+        # The file may be untrusted: whatever torch raises becomes one line.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path} cannot be read: {reason}") from error
 

@@ -1,14 +1,13 @@
-"""How sure, and why not: doubt split into what the data leave open and what the model does not know.
+"""Predictive uncertainty and its split into aleatoric and epistemic parts.
 
-For K samples with weights w_k (summing to one) and p̄ = Σ_k w_k p_k:
+For K samples with weights w_k (summing to one) and p̄ = Σ_k w_k p_k, in nats:
 
-    entropy    H[p̄]                      all of the doubt about the label, in nats
-    aleatoric  Σ_k w_k H[p_k]            doubt that each sample has by itself: ambiguous or noisy inputs
-    epistemic  H[p̄] − Σ_k w_k H[p_k]     mutual information of label and weights: doubt that more data would remove
+    entropy    H[p̄]                      total uncertainty about the label
+    aleatoric  Σ_k w_k H[p_k]            mean uncertainty of a single sample: ambiguous or noisy inputs
+    epistemic  H[p̄] − Σ_k w_k H[p_k]     mutual information between label and weights, which more data would reduce
 
-The last is the weighted mean of KL(p_k ‖ p̄), hence never negative, zero only if all samples say the same, and at most
-the entropy of the weights (log K). `Moments` collects all of this one sample at a time, so that K never has to be in
-memory at once; it works on torch tensors as they leave the network and on NumPy arrays read from a file.
+Epistemic uncertainty is the weighted mean of KL(p_k ‖ p̄), hence between 0 (all samples agree) and the entropy of the
+weights (at most log K). `Moments` adds one sample at a time, so that the K samples need not be in memory at once.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def entropy(probs: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """What the posterior says about each of N examples. Probabilities and doubts are float64, labels int64."""
+    """The predictive and its uncertainty for each of N examples. All float64; labels are int64."""
 
     probs: Tensor  # [N, C] p̄, the predictive: the average of the samples' probabilities
     entropy: Tensor  # [N] H[p̄], nats
@@ -62,16 +61,16 @@ class Prediction:
         return int(self.probs.shape[0])
 
     def __repr__(self) -> str:
-        """The means over the examples, not the tensors: those would fill pages."""
+        """The means over the examples instead of the tensors."""
         about = f"{plural(len(self), 'example')}, {self.probs.shape[-1]} classes, {plural(self.samples, 'sample')}"
         if not len(self):
             return f"Prediction({about})"
         total, own = float(self.entropy.mean()), float(self.epistemic.mean())
-        said = f"confidence {float(self.confidence.mean()):.3f}, doubt {total:.3f} nats, of which epistemic {own:.3f}"
-        return f"Prediction({about}; mean {said})"
+        mean = f"confidence {float(self.confidence.mean()):.3f}, entropy {total:.3f} nats, of which epistemic {own:.3f}"
+        return f"Prediction({about}; mean {mean})"
 
-    def doubt(self, kind: str = "entropy") -> Tensor:
-        """A score that is larger where the model doubts more, for `risk_coverage` and `detection`."""
+    def uncertainty(self, kind: str = "entropy") -> Tensor:
+        """A score that grows with uncertainty, for `risk_coverage` and `detection`."""
         scores = {
             "entropy": self.entropy,
             "epistemic": self.epistemic,
@@ -81,7 +80,7 @@ class Prediction:
             "disagreement": 1.0 - self.agreement,
         }
         if kind not in scores:
-            raise ValueError(f"no doubt is called {kind!r}; choose one of {', '.join(scores)}")
+            raise ValueError(f"no uncertainty is called {kind!r}; choose one of {', '.join(scores)}")
         return scores[kind]
 
     def to(self, device: torch.device | str) -> Prediction:
@@ -108,6 +107,12 @@ class Prediction:
 _FIELDS = ("probs", "entropy", "aleatoric", "epistemic", "variation", "agreement")
 
 
+def _votes(probs: Tensor) -> Tensor:
+    """One-hot argmax in float64. `one_hot` would read the labels back, which a captured graph cannot do."""
+    column = torch.arange(probs.shape[-1], device=probs.device)
+    return (column == probs.argmax(dim=-1, keepdim=True)).double()
+
+
 class Moments:
     """Running weighted sums over samples, for one batch: Σ w p, Σ w p², Σ w H[p], Σ w 1[argmax]. All float64.
 
@@ -121,38 +126,32 @@ class Moments:
         self.first = zeros(examples, classes)
         self.second = zeros(examples, classes)
         self.votes = zeros(examples, classes)
-        self.doubt = zeros(examples)
+        self.inner = zeros(examples)
 
     def zero_(self) -> None:
-        """Start again, in place."""
-        for total in (self.first, self.second, self.votes, self.doubt):
+        for total in (self.first, self.second, self.votes, self.inner):
             total.zero_()
 
     def add(self, probs: Tensor, weight: Tensor | float) -> None:
-        """Add one sample's float64 probabilities `[N, C]`; `weight` may live on the device, so that nothing waits."""
+        """Add one sample's float64 probabilities `[N, C]`; `weight` may be on the device, which avoids a wait."""
         self.first.add_(probs * weight)
         self.second.add_(probs.square() * weight)
-        self.doubt.add_(entropy(probs) * weight)
-        # Not one_hot: that reads the labels back to check them, which a captured graph cannot do.
-        column = torch.arange(probs.shape[-1], device=probs.device)
-        vote = column == probs.argmax(dim=-1, keepdim=True)
-        self.votes.add_(vote.double() * weight)  # bool * float would be float32
+        self.inner.add_(entropy(probs) * weight)
+        self.votes.add_(_votes(probs) * weight)
 
     def add_all(self, probs: Tensor, weights: Tensor) -> None:
-        """Add several samples `[K, N, C]` with weights `[K]` at once: the same sums in fewer calls."""
+        """Add several samples `[K, N, C]` with weights `[K]` in fewer calls."""
         weighted = probs * weights[:, None, None]
         self.first.add_(weighted.sum(dim=0))
         self.second.add_((weighted * probs).sum(dim=0))
-        self.doubt.add_((entropy(probs) * weights[:, None]).sum(dim=0))
-        column = torch.arange(probs.shape[-1], device=probs.device)
-        vote = column == probs.argmax(dim=-1, keepdim=True)
-        self.votes.add_((vote.double() * weights[:, None, None]).sum(dim=0))
+        self.inner.add_((entropy(probs) * weights[:, None]).sum(dim=0))
+        self.votes.add_((_votes(probs) * weights[:, None, None]).sum(dim=0))
 
     def part(self, examples: int) -> Moments:
         """A copy of the sums of the first `examples` examples."""
         other = Moments(0, 0)
         other.first, other.second = self.first[:examples].clone(), self.second[:examples].clone()
-        other.votes, other.doubt = self.votes[:examples].clone(), self.doubt[:examples].clone()
+        other.votes, other.inner = self.votes[:examples].clone(), self.inner[:examples].clone()
         return other
 
     def merge_(self, other: Moments) -> None:
@@ -160,12 +159,12 @@ class Moments:
         self.first.add_(other.first)
         self.second.add_(other.second)
         self.votes.add_(other.votes)
-        self.doubt.add_(other.doubt)
+        self.inner.add_(other.inner)
 
     def result(self, samples: int, classes: tuple[str, ...] | None = None) -> Prediction:
         """The sums as a `Prediction`."""
         total = entropy(self.first).clamp_min(0.0)  # Σ w p may be 1 + 2e-16, whose entropy is below zero
-        aleatoric = torch.minimum(self.doubt, total)  # equal in exact arithmetic when all samples agree; never above
+        aleatoric = torch.minimum(self.inner, total)  # equal in exact arithmetic when all samples agree; never above
         label = self.first.argmax(dim=-1, keepdim=True)
         mean, square = self.first.gather(-1, label), self.second.gather(-1, label)
         return Prediction(

@@ -1,4 +1,4 @@
-"""What a person sees: the page, its plots and its tables, made from run directories.
+"""The HTML report, its figures and its tables, from run directories.
 
 atmc.report.build(["runs/atmc", "runs/sgd"], "report.html", figures="figures")
 """
@@ -18,20 +18,25 @@ def build(
     out: str | Path,
     figures: str | Path | None = None,
     *,
-    strangers: Sequence[str] = (),
+    ood: Sequence[str] = (),
     command: str = "",
 ) -> ReportData:
-    """Write the page of `runs` to `out`, and with `figures` also every plot and the table as files there.
+    """Write the report of `runs` to `out` and return its data.
 
-    `strangers` name images from elsewhere to show the networks: letters, scrambled, noise, or any data set. A file at
-    `out` that is not a report of ours is left alone and named. Returns the facts that were shown.
+    Args:
+        figures: a folder for every plot (SVG, PNG) and the table (Markdown, LaTeX, JSON).
+        ood: out-of-distribution images to evaluate: letters, scrambled, noise, or any data set.
+        command: the command line that the page quotes.
+
+    Raises:
+        InputError: `out` exists and is not a report.
     """
     from atmc.report.collect import gather
     from atmc.report.output_files import refuse_foreign, write
     from atmc.report.page import GENERATOR, render
 
     refuse_foreign(Path(out), GENERATOR)
-    data = gather([Path(run) for run in runs], strangers=strangers, command=command)
+    data = gather([Path(run) for run in runs], ood=ood, command=command)
     write(Path(out), render(data))
     if figures is not None:
         from atmc.report.figures import save_figures

@@ -1,4 +1,4 @@
-"""From run directories to the facts of a report. Every score comes from `atmc.posterior`; here they are collected."""
+"""Collect the data of a report from run directories. Every score comes from `atmc.posterior`."""
 
 from __future__ import annotations
 
@@ -17,42 +17,33 @@ from atmc.recipe.settings import temperature_before
 from atmc.report.example_images import cards_of, png_of
 from atmc.report.read_run import Reading, pixels
 from atmc.report.redaction import Hidden, short_paths
-from atmc.report.report_data import (
-    Bins,
-    Finding,
-    Growth,
-    ImageCard,
-    ReportData,
-    RiskCoverage,
-    RunFacts,
-    Strangers,
-)
+from atmc.report.report_data import Finding, Growth, ImageCard, OodScores, ReportData, RunFacts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atmc.posterior.ood_detection import RiskCoverage
     from atmc.recipe.settings import Recipe
 
 METHODS = {"atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC", "sgld": "SGLD", "sgd": "SGD"}
-STRIP = 8  # of them shown to the reader
-SHOWN = 500  # strangers shown to a network
+SPLIT = "test"
+STRIP = 8  # OOD images shown on the page
+SHOWN = 500  # OOD images shown to a network
 GROWTH_POINTS = 60
 LEAST = 8  # examples: fewer cannot fill the eight bins
 
 
-def gather(
-    paths: Sequence[Path], *, split: str = "test", strangers: Sequence[str] = (), command: str = ""
-) -> ReportData:
-    """The facts of all runs, under names that tell them apart."""
+def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), command: str = "") -> ReportData:
+    """The report data of all runs, under distinct names."""
     import atmc
 
     if not paths:
         raise InputError("name at least one run directory")
     readings = [Reading(Path(path)) for path in paths]
     names = _names(readings)
-    runs = [run_facts(reading, name, split, strangers) for reading, name in zip(readings, names, strict=True)]
+    runs = [run_facts(reading, name, ood) for reading, name in zip(readings, names, strict=True)]
     today = datetime.date.today().isoformat()
-    named = [*(reading.recipe.data.name for reading in readings), *strangers]
+    named = [*(reading.recipe.data.name for reading in readings), *ood]
     roots = [f"folder:{root}" for reading in readings if (root := reading.recipe.data.root)]
     hidden = Hidden([reading.path for reading in readings], [*named, *roots])
     return ReportData(tuple(map(hidden.run, runs)), today, atmc.__version__, hidden.text(command))
@@ -71,14 +62,14 @@ def _names(readings: Sequence[Reading]) -> list[str]:
     return [f"{path} ({i})" for i, path in enumerate(choices[-1], start=1)]
 
 
-def run_facts(reading: Reading, name: str, split: str = "test", strangers: Sequence[str] = ()) -> RunFacts:
+def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
     """Everything the page says about one run."""
-    answers = reading.answers(split)
+    answers = reading.answers(SPLIT)
     if not answers.classes:
         raise InputError(f"{reading.path} is a regression: reports are for classifiers")
     if len(answers) < LEAST:
         raise InputError(f"{reading.path}: {len(answers)} {answers.what} are too few for a report")
-    probs = reading.probs(split, answers)
+    probs = reading.probs(SPLIT, answers)
     labels = answers.labels
     mean = metrics.predictive(probs)
     single = probs[-1]
@@ -88,15 +79,15 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
     damage = reading.run.damage()
     notes = [f"Damaged: {line}" for line in damage]
     if reading.run.status != "done":
-        notes.append(f"This run has not finished; go on with: atmc sample {reading.path}")
+        notes.append(f"This run has not finished; resume it with: atmc sample {reading.path}")
     scaled, scaled_by = reading.scaled(mean, labels) or (None, None)
-    cards = _cards(reading, split, probs, notes)
+    cards = _cards(reading, probs, notes)
     return RunFacts(
         name=name,
         method=_method(recipe),
         network=_network(reading),
         data=answers.name,
-        split=split,
+        split=SPLIT,
         examples=len(answers),
         temperature=recipe.sampler.temperature if sampled else None,
         temperature_before=temperature_before(recipe) if sampled else None,
@@ -109,8 +100,8 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
         seed=recipe.seed,
         single=summary["single"],
         predictive=summary["predictive"],
-        bins_single=_bins(single, labels),
-        bins=_bins(mean, labels),
+        bins_single=metrics.calibration_bins(single, labels),
+        bins=metrics.calibration_bins(mean, labels),
         risk=_risk(mean, labels),
         risk_single=_risk(single, labels),
         growth=_growth(probs, labels),
@@ -120,9 +111,9 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
         traces=reading.traces(),
         surest=cards[0],
         least_sure=cards[1],
-        strangers=tuple(_stranger(reading, kind, split, probs) for kind in strangers),
+        ood=tuple(_ood(reading, kind, probs) for kind in ood),
         findings=_findings(reading, notes) if sampled else (),
-        recipe=_recipe_text(reading),
+        recipe=str(manifest["recipe"]),  # what was run: recipe.toml may be gone or altered
         facts=_details(manifest, recipe),
         notes=tuple(notes),
         damage=tuple(damage),
@@ -133,7 +124,7 @@ def run_facts(reading: Reading, name: str, split: str = "test", strangers: Seque
 
 
 def _method(recipe: Recipe) -> str:
-    """The sampler, with whatever makes its target or its network another one than the paper's."""
+    """The sampler, with what differs from the paper's network and likelihood."""
     name = METHODS.get(recipe.sampler.name, recipe.sampler.name)
     if recipe.model.norm != "none":
         name += {"bn": " + BatchNorm", "frn": " + FRN"}.get(recipe.model.norm, f" + {recipe.model.norm}")
@@ -147,14 +138,8 @@ def _rounded(epochs: float) -> float:
     return float(round(epochs)) if abs(epochs - round(epochs)) < 0.5 and epochs >= 10 else round(epochs, 1)
 
 
-def _bins(probs: Any, labels: Any) -> Bins:
-    found = metrics.calibration_bins(probs, labels, bins=8)
-    return Bins(found.confidence, found.accuracy, found.low, found.high)
-
-
 def _risk(probs: NDArray[Any], labels: NDArray[Any]) -> RiskCoverage:
-    curve = metrics.risk_coverage(1.0 - probs.max(axis=1).astype(np.float64), probs.argmax(axis=1) == labels)
-    return RiskCoverage(curve.coverage, curve.risk, curve.area)
+    return metrics.risk_coverage(1.0 - probs.max(axis=1).astype(np.float64), probs.argmax(axis=1) == labels)
 
 
 def _growth(probs: NDArray[Any], labels: NDArray[Any]) -> Growth:
@@ -170,26 +155,26 @@ def _growth(probs: NDArray[Any], labels: NDArray[Any]) -> Growth:
 
 
 def _cards(
-    reading: Reading, split: str, probs: NDArray[Any], notes: list[str]
+    reading: Reading, probs: NDArray[Any], notes: list[str]
 ) -> tuple[tuple[ImageCard, ...], tuple[ImageCard, ...]]:
-    """The images it is surest and least sure about, where there are images and they can still be read."""
+    """The images with the most and the least confident predictions, where they can be read."""
     if len(reading.run.manifest["data"]["shape"]) != 3:
         return (), ()
     try:
-        return cards_of(reading.examples(split), probs)
-    except (InputError, OSError) as error:  # scores come from what the run kept, and need no images
+        return cards_of(reading.examples(SPLIT), probs)
+    except (InputError, OSError) as error:  # scores need no images
         notes.append(f"No images are shown: {error}")
         return (), ()
 
 
-def _stranger(reading: Reading, kind: str, split: str, probs: NDArray[Any]) -> Strangers:
-    """How the doubt on images from elsewhere compares with that on the test set."""
+def _ood(reading: Reading, kind: str, probs: NDArray[Any]) -> OodScores:
+    """How well entropy separates OOD images from the test set."""
     import torch
 
     from atmc.posterior.uncertainty import from_probs
     from atmc.report.ood_inputs import make
 
-    home = reading.examples(split)
+    home = reading.examples(SPLIT)
     some = pixels(home, range(min(len(home), SHOWN)))
     images = make(kind, some, SHOWN, reading.recipe.data.root)
     other = reading.ask(images.images)
@@ -200,7 +185,7 @@ def _stranger(reading: Reading, kind: str, split: str, probs: NDArray[Any]) -> S
     if len(probs) > 1:
         last = [from_probs(p[-1:]).entropy.numpy() for p in (probs, other)]
         alone = metrics.detection(*last)["auroc"]
-    return Strangers(
+    return OodScores(
         images.name, images.about, there, here, found["auroc"], found["aupr"], found["fpr95"], alone, strip
     )
 
@@ -218,7 +203,7 @@ def _network(reading: Reading) -> str:
     if section.name == "custom":
         made = str(reading.run.manifest.get("network", {}).get("class", ""))
         name = made.rpartition(".")[2]  # kept with its module, which for a script's or a notebook's own is "__main__"
-        return f"{name}, a network of one's own" if name else "a network of one's own"
+        return f"{name}, a custom network" if name else "a custom network"
     label = {"resnetpp": "ResNet++", "resnet": "ResNet", "mlp": "MLP"}.get(section.name, section.name)
     size = sum(p.numel() for p in reading.run.model().parameters())
     return f"{label}-{section.depth}×{section.width}, {size / 1e6:.2f} M parameters"
@@ -236,15 +221,10 @@ def _device(manifest: dict[str, Any]) -> str:
 
 def _details(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
     versions = manifest.get("versions") or {}
-    prior = {"none": "no prior", "custom": "a prior of one's own"}.get(recipe.target.prior)
+    prior = {"none": "no prior", "custom": "custom prior"}.get(recipe.target.prior)
     target = f"{recipe.target.likelihood} likelihood, {prior or f'{recipe.target.prior} prior'}"
     details = {"Target": target, "Seed": str(recipe.seed)}
     for key in ("atmc", "torch", "python"):
         if key in versions:
             details[key] = str(versions[key])
     return details
-
-
-def _recipe_text(reading: Reading) -> str:
-    """As the manifest has it, which is what was run: recipe.toml may be gone or altered."""
-    return str(reading.run.manifest["recipe"])

@@ -1,4 +1,4 @@
-"""For papers: every plot of the page as SVG and PNG, and the table as Markdown, LaTeX and JSON, in one folder."""
+"""Save every plot as SVG and PNG, and the table as Markdown, LaTeX and JSON."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from atmc.report.report_data import ReportData
 
 
 def save_figures(data: ReportData, folder: Path) -> list[Path]:
-    """Write everything into `folder` (made where missing) and return the files written."""
+    """Write everything into `folder` and return the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = table.rows(data.runs)
     written = [

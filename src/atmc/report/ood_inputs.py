@@ -1,7 +1,6 @@
-"""Images that are not what the network was taught, to see whether it notices.
+"""Out-of-distribution (OOD) images in the shape of the test images.
 
-Three kinds are made on the spot from nothing but the test set and Pillow's own font, each honest about what it is; any
-other named data set can be brought to the network's size and serve as well.
+Three kinds are generated from the test set and Pillow's font; any other data set is resized.
 """
 
 from __future__ import annotations
@@ -16,34 +15,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MADE = ("letters", "scrambled", "noise")
-# Capitals that are nobody's digit: without B, D, G, I, L, O, Q, S and Z.
+# Without capitals that look like digits: B, D, G, I, L, O, Q, S and Z.
 ALPHABET = "ACEFHJKMNPRTUVWXY"
 
 
 @dataclass(frozen=True)
-class StrangerImages:
-    """Images of a network's size that come from elsewhere."""
+class OodImages:
+    """OOD images of a network's size."""
 
     name: str
     about: str
     images: Tensor  # uint8 [N, C, H, W]
 
 
-def make(name: str, home: Tensor, count: int = 500, root: str | None = None) -> StrangerImages:
+def make(name: str, home: Tensor, count: int = 500, root: str | None = None) -> OodImages:
     """`count` images of the kind or data set `name`, in the shape of the test images `home`, uint8 [N, C, H, W]."""
     if home.ndim != 4 or str(home.dtype) != "torch.uint8":
-        raise InputError("the run's examples are not images, so there are no strangers to them")
-    if name == "letters":
-        return letters(home, count)
-    if name == "scrambled":
-        return scrambled(home, count)
-    if name == "noise":
-        return noise(home, count)
-    return elsewhere(name, home, count, root)
+        raise InputError("the run's examples are not images, so there are no OOD images for them")
+    made = {"letters": letters, "scrambled": scrambled, "noise": noise}.get(name)
+    return made(home, count) if made else other_data(name, home, count, root)
 
 
-def noise(home: Tensor, count: int) -> StrangerImages:
-    """Every pixel drawn by itself from the test set's pixels: the right brightness and contrast, and nothing else."""
+def noise(home: Tensor, count: int) -> OodImages:
+    """Every pixel drawn independently from the test set's pixels."""
     import torch
 
     generator = torch.Generator().manual_seed(1)
@@ -53,17 +47,17 @@ def noise(home: Tensor, count: int) -> StrangerImages:
     for c in range(channels):
         pool = home[:, c].reshape(-1)
         parts.append(pool[torch.randint(len(pool), size, generator=generator)])
-    return StrangerImages("noise", "Every pixel is drawn by itself from the test set's pixels.", torch.stack(parts, 1))
+    return OodImages("noise", "Every pixel is drawn independently from the test set's.", torch.stack(parts, 1))
 
 
-def scrambled(home: Tensor, count: int) -> StrangerImages:
-    """Test images cut into quarters that change places: the same strokes, and no longer what they were."""
+def scrambled(home: Tensor, count: int) -> OodImages:
+    """Test images whose quarters are permuted."""
     import torch
 
     generator = torch.Generator().manual_seed(2)
     images = home[:count].clone()
     height, width = images.shape[2] // 2, images.shape[3] // 2
-    places = [(slice(r * height, (r + 1) * height), slice(c * width, (c + 1) * width)) for r in (0, 1) for c in (0, 1)]
+    parts = [(slice(r * height, (r + 1) * height), slice(c * width, (c + 1) * width)) for r in (0, 1) for c in (0, 1)]
     # Orders in which no quarter stays where it was.
     orders = torch.tensor([order for order in permutations(range(4)) if all(order[i] != i for i in range(4))])
     chosen = orders[torch.randint(len(orders), (len(images),), generator=generator)]
@@ -71,13 +65,13 @@ def scrambled(home: Tensor, count: int) -> StrangerImages:
     for to in range(4):
         for source in range(4):
             rows = (chosen[:, to] == source).nonzero().squeeze(1)
-            (y, x), (v, u) = places[to], places[source]
+            (y, x), (v, u) = parts[to], parts[source]
             result[rows, :, y, x] = images[rows, :, v, u]
-    return StrangerImages("scrambled", "Test images cut into quarters that changed places.", result)
+    return OodImages("scrambled", "Test images whose quarters are permuted.", result)
 
 
-def letters(home: Tensor, count: int) -> StrangerImages:
-    """Capital letters in Pillow's own font, as large and as bright as the test set's pictures, slightly turned."""
+def letters(home: Tensor, count: int) -> OodImages:
+    """Capital letters in Pillow's font, as large and as bright as the test images, slightly rotated."""
     import numpy as np
     import torch
     from PIL import Image, ImageDraw, ImageFont
@@ -101,11 +95,11 @@ def letters(home: Tensor, count: int) -> StrangerImages:
         turned = canvas.rotate(rng.uniform(-12, 12), fillcolor=int(paper))
         made[i] = np.asarray(turned.resize((width, height), Image.Resampling.BOX))
     images = torch.from_numpy(made)[:, None].expand(count, channels, height, width).contiguous()
-    return StrangerImages("letters", "Capital letters, drawn with Pillow's own font and slightly turned.", images)
+    return OodImages("letters", "Capital letters in Pillow's font, slightly rotated.", images)
 
 
-def elsewhere(name: str, home: Tensor, count: int, root: str | None) -> StrangerImages:
-    """The test split of another data set, brought to the size and number of channels of `home`."""
+def other_data(name: str, home: Tensor, count: int, root: str | None) -> OodImages:
+    """The test split of another data set, resized to the size and channels of `home`."""
     import torch
     from torch.nn.functional import interpolate
 
@@ -120,5 +114,5 @@ def elsewhere(name: str, home: Tensor, count: int, root: str | None) -> Stranger
         images = images.mean(1, keepdim=True).expand(-1, channels, -1, -1)
     if images.shape[2:] != home.shape[2:]:
         images = interpolate(images, size=tuple(home.shape[2:]), mode="bilinear", antialias=True)
-    about = f"Test images of {name}, brought to {home.shape[3]} × {home.shape[2]} pixels."
-    return StrangerImages(name, about, images.round().clamp(0, 255).to(torch.uint8))
+    about = f"Test images of {name}, resized to {home.shape[3]} × {home.shape[2]} pixels."
+    return OodImages(name, about, images.round().clamp(0, 255).to(torch.uint8))

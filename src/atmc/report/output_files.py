@@ -1,4 +1,4 @@
-"""Writing what a person looks at: beside and renamed into place, and never over a file that is somebody else's."""
+"""Write reports and figures atomically, and never over a file that is not a report."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from atmc.common.errors import InputError, RunError
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write `content` so that a reader sees the old file or the new one, never half of one."""
+    """Write `content` atomically."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         write_file(path, data, mode=0o666, make=False)
@@ -17,7 +17,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def refuse_foreign(path: Path, marker: str) -> None:
-    """Raise if `path` holds a file that does not carry our marker near its start."""
+    """Raise if `path` holds a file without `marker` near its start."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file such as {path / 'report.html'} with --out")
     if not path.exists() and not path.is_symlink():

@@ -1,7 +1,7 @@
-"""The page: facts in, one self-contained HTML file out. It has no script, and its policy forbids any and all network.
+"""Render report data as one self-contained HTML file without scripts; its policy forbids network access.
 
-Names and texts come from run directories that may be anybody's, so everything is escaped by the template; the only
-markup let through is the plots' SVG (drawn by us, with text escaped by matplotlib) and our own style sheet.
+Names and texts come from untrusted run directories, so the template escapes everything except the plots' SVG (text
+escaped by matplotlib) and the style sheet.
 """
 
 import base64
@@ -44,7 +44,7 @@ def render(data: ReportData) -> str:
         "plots": drawn,
         "views": views,
         "pictured": _pictured(views),
-        "strangers": _strangers(data),
+        "ood": _ood(data),
         "any_sampled": any(run.samples_weights for run in data.runs),
         "mixed": len({run.likelihood for run in data.runs}) > 1,
         "temperature": table.temperature_shown,
@@ -55,22 +55,22 @@ def render(data: ReportData) -> str:
 
 
 def _view(data: ReportData, i: int, drawn: dict[str, Markup]) -> dict[str, Any]:
-    """One run with what only the page knows of it: its colour, and its own plot of strangers."""
-    strangers = drawn.get("strangers" if len(data.runs) == 1 else f"strangers-{i + 1}")
-    return {"run": data.runs[i], "colour": i % SERIES + 1, "strangers": strangers}
+    """One run with its colour and its OOD plot."""
+    ood = drawn.get("ood" if len(data.runs) == 1 else f"ood-{i + 1}")
+    return {"run": data.runs[i], "colour": i % SERIES + 1, "ood": ood}
 
 
 def _pictured(views: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The one run whose images are shown: the first that was sampled, or else the first. More would be repetition."""
+    """The one run whose images are shown: the first that averages samples, or else the first."""
     able = [view for view in views if view["run"].least_sure or view["run"].surest]
     return ([view for view in able if view["run"].samples_weights] or able)[:1]
 
 
-def _strangers(data: ReportData) -> list[dict[str, Any]]:
-    """One entry for each kind of strangers, with a row for each run that saw them."""
+def _ood(data: ReportData) -> list[dict[str, Any]]:
+    """One entry for each kind of OOD images, with a row for each run."""
     kinds: dict[str, dict[str, Any]] = {}
     for run in data.runs:
-        for seen in run.strangers:
+        for seen in run.ood:
             kind = kinds.setdefault(
                 seen.name, {"name": seen.name, "about": seen.about, "strip": seen.strip, "rows": []}
             )
@@ -92,10 +92,7 @@ def _data_uri(png: bytes) -> str:
 
 
 def _prescription(action: str) -> tuple[str, list[str]]:
-    """What the doctor says to do, as a sentence and the command that does it, if there is one.
-
-    The command comes in the parts that stay on one line each: options with their values, or a call's arguments.
-    """
+    """A finding's action as a sentence and its command, in parts that do not break across lines."""
     sentence, command = split_command(action)
     if not command:
         return action, []

@@ -1,7 +1,7 @@
-"""One look for every plot, drawn once with matplotlib and coloured by whoever shows it.
+"""One style for every plot, drawn with matplotlib.
 
-On the page a plot is inline SVG whose colours are the page's CSS variables and whose text is text in the page's font,
-so that it follows light, dark and print. As a file for a paper it is the same drawing with the light palette inside.
+On the page a plot is inline SVG with the page's CSS colours and font, so that it follows light, dark and print. As a
+file it has the light palette.
 """
 
 import io
@@ -16,7 +16,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 SERIES = 6
-# While drawing for the page these stand for the page's variables; no palette below uses them.
+# Placeholders for the page's CSS variables; no palette below uses them.
 _PAGE_INK, _PAGE_MUTED, _PAGE_RULE = "#010101", "#010102", "#010103"
 _PAGE_SERIES = tuple(f"#0201{i:02x}" for i in range(1, SERIES + 1))
 _VARIABLES = {_PAGE_INK: "var(--ink)", _PAGE_MUTED: "var(--muted)", _PAGE_RULE: "var(--rule)"}
@@ -48,7 +48,7 @@ class Ink:
 
 @contextmanager
 def sheet(ink: Ink, size: tuple[float, float], xlabel: str, title: str) -> Iterator[tuple[Figure, Any]]:
-    """An empty set of axes in the house style: the y label lies flat above the axis, where it is read first."""
+    """Empty axes in this style, with the y label as a title above them."""
     style: dict[str, Any] = {
         "font.size": 9.5,
         "figure.facecolor": "none" if not ink.legend else "white",
@@ -88,7 +88,7 @@ def sheet(ink: Ink, size: tuple[float, float], xlabel: str, title: str) -> Itera
 
 
 def page_svg(figure: Figure, name: str, label: str) -> str:
-    """The drawing as inline SVG for the page: themable, with ids of its own and a description for screen readers."""
+    """Inline SVG for the page: themable, with unique ids and a description for screen readers."""
     text = svg(figure)
     text = text[text.index("<svg") :]
     # matplotlib's style rule is for "*" and would reach the whole page; page.css has it for plots only.
@@ -112,7 +112,7 @@ def _opening(label: str, box: str) -> str:
 
 
 def svg(figure: Figure) -> str:
-    """The drawing as a standing SVG file. No date inside: the same numbers give the same file."""
+    """A standalone SVG file. No date inside: the same numbers give the same file."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "atmc"}):
         canvas: Any = FigureCanvasSVG(figure)
@@ -121,7 +121,6 @@ def svg(figure: Figure) -> str:
 
 
 def png(figure: Figure, dpi: int = 200) -> bytes:
-    """The drawing as a PNG for slides and papers."""
     buffer = io.BytesIO()
     figure.set_dpi(dpi)
     canvas: Any = FigureCanvasAgg(figure)

@@ -1,6 +1,6 @@
-"""The plots of a report, each from plain facts to one drawing; `plot_style.py` says how it looks.
+"""The plots of a report; `plot_style.py` sets their style.
 
-A run keeps its colour through all plots. Solid and filled is the posterior predictive, dashed and hollow one sample.
+A run keeps its colour through all plots. Solid lines are the posterior predictive, dashed lines one sample.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _PERCENT = FuncFormatter(lambda share, _: f"{100 * share:.4g}\u202f%")
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot that the data allow: its file name, what it shows in words, and how to draw it."""
+    """A plot: its file name, its description for screen readers, and how to draw it."""
 
     name: str
     label: str
@@ -28,7 +28,7 @@ class Plot:
 
 
 def plots(data: ReportData) -> Iterator[Plot]:
-    """Every plot for which there are facts."""
+    """Every plot for which there are data."""
     runs = data.runs
     yield Plot("calibration", _calibration_label(runs), lambda ink: _calibration(runs, ink))
     yield Plot("risk-coverage", "Error rate against the share of images answered", lambda ink: _risk(runs, ink))
@@ -50,10 +50,10 @@ def plots(data: ReportData) -> Iterator[Plot]:
         if any(_has(trace, name) for run in runs for trace in run.traces):
             yield Plot(name, f"{title} over the epochs", lambda ink, n=name: _trace(runs, n, ink))  # type: ignore[misc]
     for i, run in enumerate(runs):
-        if run.strangers:
-            label = f"Doubt of {run.name} on its own test images and on images from elsewhere"
-            name = "strangers" if len(runs) == 1 else f"strangers-{i + 1}"
-            yield Plot(name, label, lambda ink, r=run, c=i: _strangers(r, c, ink))  # type: ignore[misc]
+        if run.ood:
+            label = f"Uncertainty of {run.name} on test images and on OOD images"
+            name = "ood" if len(runs) == 1 else f"ood-{i + 1}"
+            yield Plot(name, label, lambda ink, r=run, c=i: _ood(r, c, ink))  # type: ignore[misc]
 
 
 def _calibration_label(runs: tuple[RunFacts, ...]) -> str:
@@ -111,8 +111,8 @@ def _single(colour: str, ink: Ink) -> dict[str, Any]:
 
 
 def _risk(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
-    with sheet(ink, WIDE, "Share of images answered, surest first", "Error rate among the answered") as (figure, axes):
-        # The surest are all right in a good network: begin where the first mistake is near.
+    with sheet(ink, WIDE, "Share of images answered", "Error rate among the answered") as (figure, axes):
+        # The most confident predictions of a good network are all right: begin near the first mistake.
         starts = [run.risk.coverage[np.argmax(run.risk.risk > 0)] for run in runs if (run.risk.risk > 0).any()]
         start = max(0.0, np.floor(10 * min(starts, default=0.0)) / 10 - 0.1)
         highest = 0.0
@@ -125,11 +125,11 @@ def _risk(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
             for curve, style in (*curves, (run.risk, whole)):
                 seen = curve.coverage >= start
                 x, y = _thin(curve.coverage[seen], curve.risk[seen])
-                axes.plot(x, y, **style, clip_on=False)  # on the floor, half of a line would be cut
+                axes.plot(x, y, **style, clip_on=False)  # at 0, half of a line would be cut
                 highest = max(highest, float(np.max(y, initial=0.0)))
         axes.set_xlim(start, 1)
         axes.set_ylim(bottom=0)
-        if highest == 0:  # nothing to scale by, and all on the floor: without a word, a plot that has failed
+        if highest == 0:  # an empty plot would look like a failure
             axes.set_ylim(0, 0.01)
             axes.text(0.5, 0.5, "No mistakes", transform=axes.transAxes, ha="center", va="center", color=ink.muted)
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -176,7 +176,7 @@ def _has(trace: Trace, name: str) -> bool:
 
 _TRACE_TITLES = {
     "loss": "Training loss per image, nats",
-    "temperature": "Kinetic temperature (goal dotted)",
+    "temperature": "Kinetic temperature (target dotted)",
     "thermostat": "Thermostat ξ: median, and 98 % of weights",
 }
 
@@ -217,17 +217,17 @@ def _spans_decades(runs: tuple[RunFacts, ...], name: str) -> bool:
     return bool(len(values) and values.min() > 0 and values.max() > 10 * values.min())
 
 
-def _strangers(run: RunFacts, colour: int, ink: Ink) -> Figure:
-    with sheet(ink, WIDE, "Doubt: entropy of the prediction, nats", "Share of images") as (figure, axes):
-        top = max(float(np.max(s.doubt, initial=0.0)) for s in run.strangers)
-        top = max(top, float(np.max(run.strangers[0].doubt_at_home, initial=0.0)), 1e-3)
+def _ood(run: RunFacts, colour: int, ink: Ink) -> Figure:
+    with sheet(ink, WIDE, "Uncertainty: entropy of the prediction, nats", "Share of images") as (figure, axes):
+        top = max(float(np.max(s.entropy, initial=0.0)) for s in run.ood)
+        top = max(top, float(np.max(run.ood[0].test_entropy, initial=0.0)), 1e-3)
         edges = np.linspace(0.0, top, 25)
-        home = _shares(run.strangers[0].doubt_at_home, edges)
+        home = _shares(run.ood[0].test_entropy, edges)
         axes.stairs(home, edges, fill=True, color=ink.series(colour), alpha=0.25)
         axes.stairs(home, edges, color=ink.series(colour), linewidth=1.4, label=_short(f"{run.title}, {run.split}"))
-        for j, stranger in enumerate(run.strangers, start=1):
-            share = _shares(stranger.doubt, edges)
-            axes.stairs(share, edges, color=ink.series(5 - (j - 1) % 4), linewidth=1.4, label=_short(stranger.name))
+        for j, other in enumerate(run.ood):
+            share = _shares(other.entropy, edges)
+            axes.stairs(share, edges, color=ink.series(5 - j % 4), linewidth=1.4, label=_short(other.name))
         axes.yaxis.set_major_formatter(_PERCENT)
         axes.set_xlim(0, top)
         axes.legend(loc="best")
@@ -240,7 +240,7 @@ def _shares(values: Array, edges: Array) -> Array:
 
 
 def _thin(x: Array, y: Array, points: int = 200) -> tuple[Array, Array]:
-    """At most `points` of a long curve, its ends included: a page is read by eyes and sent by mail."""
+    """At most `points` of a long curve, its ends included, to keep the page small."""
     if len(x) <= points:
         return x, y
     keep = np.unique(np.linspace(0, len(x) - 1, points).round().astype(int))
@@ -248,7 +248,6 @@ def _thin(x: Array, y: Array, points: int = 200) -> tuple[Array, Array]:
 
 
 def _short(name: str) -> str:
-    """A name that leaves room for the plot."""
     return name if len(name) <= 32 else f"{name[:15]}…{name[-16:]}"
 
 

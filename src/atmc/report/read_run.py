@@ -1,4 +1,4 @@
-"""A run directory opened for reading: its probabilities, labels, traces and health. Nothing is ever written to it."""
+"""Read a run directory: probabilities, labels, traces and diagnostics. Nothing is written to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answers:
-    """What is true of the examples of a split, in the order of the run's predictions. No images: scores need none."""
+    """Labels and classes of a split, in the order of the run's predictions."""
 
     name: str  # of the data set
     split: str
@@ -36,12 +36,11 @@ class Answers:
 
     @property
     def what(self) -> str:
-        """How to call these examples in a sentence."""
         return called(self.name, self.split)
 
 
 class Reading:
-    """What can be read from one run directory."""
+    """One run directory, opened for reading."""
 
     def __init__(self, path: Path) -> None:
         from atmc.storage.run_directory import RunDir
@@ -77,14 +76,14 @@ class Reading:
             raise RunError(f"{self.path}: its samples do not fit the network that it names: {said}") from error
 
     def need_network(self, instead: str) -> None:
-        """Refuse a run whose network only a person's own code can make, with what to write in Python `instead`."""
+        """Refuse a run of a custom network, with what to write in Python `instead`."""
         if self.recipe.model.name == "custom":
             made = self.run.manifest.get("network", {}).get("class", "a network")
             what = f"{self.path} sampled {made}, a network of your own"
             raise InputError(f"{what}, which no command can make: in Python, use {instead}")
 
     def answers(self, split: str) -> Answers:
-        """The labels of a split: those kept with the run's predictions, or else those of the data set itself."""
+        """The labels of a split, as kept by the run, or else from the data set."""
         _check_split(split)
         about = self.run.manifest["data"]
         labels = self.run.labels(split) if split in self.run.splits else None
@@ -95,7 +94,7 @@ class Reading:
         return Answers(data.name, split, data.labels.numpy(), tuple(data.classes), data.digest)
 
     def examples(self, split: str) -> Examples:
-        """The images and labels of a split, read anew and checked to be those that the run saw."""
+        """The images and labels of a split, checked to be those that the run saw."""
         _check_split(split)
         if split not in self._examples:
             self._examples[split] = self._load(split)
@@ -119,7 +118,7 @@ class Reading:
         return f"and has no {split} labels: give test=(x, y) to atmc.sample for scores here, or {python}"
 
     def probs(self, split: str, answers: Answers, device: str | None = None) -> NDArray[np.float32]:
-        """Probabilities [samples, examples, classes]: as stored where the run stored them, computed otherwise."""
+        """Probabilities [samples, examples, classes], as stored by the run or computed."""
         self._need_samples()
         stored = split in self.run.splits
         probs = self.run.predictions(split).numpy() if stored else self.ask(pixels(self.examples(split)), device)
@@ -128,10 +127,7 @@ class Reading:
         return probs
 
     def scaled(self, mean: Any, labels: Any) -> tuple[dict[str, float], float] | None:
-        """Scores of a predictive scaled by a temperature, and that temperature: the usual cheap remedy.
-
-        It is fitted on the validation split and nothing else; None where there is none.
-        """
+        """Scores after temperature scaling, and the temperature fitted on the validation split; None without one."""
         from atmc.posterior import metrics
 
         if "validation" not in self.run.splits:
@@ -143,10 +139,10 @@ class Reading:
 
     def _need_samples(self) -> None:
         if len(self.run.bank) == 0:
-            raise InputError(f"{self.path} has no samples yet; go on with atmc sample {self.path}")
+            raise InputError(f"{self.path} has no samples yet; resume it with atmc sample {self.path}")
 
     def ask(self, images: Tensor, device: str | None = None) -> NDArray[np.float32]:
-        """What each sample says about `images`, with as many threads as the run had: small networks want few."""
+        """Each sample's probabilities for `images`, with as many threads as the run had: small networks need few."""
         import torch
 
         from atmc.engine.torch_settings import numerics
@@ -165,12 +161,12 @@ class Reading:
         return float(np.nanmax(spent)) if spent and not np.isnan(spent).all() else None
 
     def epochs(self) -> float:
-        """How far the run has come."""
+        """Epochs done so far."""
         seen = [_number(row.get("epoch")) for row in self.run.metrics()]
         return float(np.nanmax(seen)) if seen and not np.isnan(seen).all() else 0.0
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the doctor says."""
+        """The findings of `atmc doctor`."""
         from atmc.diagnose.doctor import doctor
         from atmc.diagnose.finding import LEVELS
 
@@ -199,10 +195,9 @@ def pixels(data: Examples, index: Sequence[int] | None = None) -> Tensor:
 def trace(rows: list[dict[str, Any]], chain: int) -> Trace:
     """The log rows of one chain as columns."""
     logged = [row for row in rows if row.get("event") == "log"]
-    sampled = [row for row in rows if row.get("event") == "sample"]
 
-    def column(name: str, of: list[dict[str, Any]] = logged) -> Array:
-        return np.array([_number(row.get(name)) for row in of], dtype=np.float64)
+    def column(name: str) -> Array:
+        return np.array([_number(row.get(name)) for row in logged], dtype=np.float64)
 
     return Trace(
         chain=chain,
@@ -212,10 +207,9 @@ def trace(rows: list[dict[str, Any]], chain: int) -> Trace:
         thermostat=column("thermostat_q50"),
         thermostat_low=column("thermostat_q01"),
         thermostat_high=column("thermostat_q99"),
-        sampled_at=column("epoch", sampled),
     )
 
 
 def _number(value: Any) -> float:
-    # Rows come from a file that may be anybody's: what is not a number counts as not read.
+    # The file may be untrusted: what is not a number counts as missing.
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")

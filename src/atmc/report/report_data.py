@@ -1,7 +1,6 @@
-"""What a report is made of: plain values, so that the page, the figures and the tables need no network, data or torch.
+"""The data of a report as plain values and float64 arrays, so that page, figures and tables need no torch.
 
-`collect.py` fills these from run directories; tests and other programs may fill them by hand. Arrays are float64 numpy.
-Whatever a run does not have is `None` or empty, and the page leaves that part out and says so in `notes`.
+`collect.py` fills them from run directories. What a run does not have is `None` or empty, and the page omits it.
 """
 
 from collections.abc import Mapping
@@ -11,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atmc.common.text import plural
+from atmc.posterior.calibration import CalibrationBins
+from atmc.posterior.ood_detection import RiskCoverage
 
 Array = NDArray[np.float64]
 Scores = Mapping[str, float]  # of `metrics.scores`: every registered metric by its name
@@ -18,32 +19,22 @@ OWN = "tensors"  # the name of data that were only ever tensors in somebody's pr
 
 
 def called(data: str, split: str) -> str:
-    """The examples of a split in a sentence; a person's own tensors have no name, and need not be images."""
+    """The examples of a split in a sentence; tensors have no name, and need not be images."""
     if data == OWN:
         return f"{split} examples"
     return f"{titled(data)} {split} images"
 
 
-def is_place(data: str) -> bool:
-    """Whether data are named by where they lie."""
+def is_path(data: str) -> bool:
+    """Whether data are named by a path."""
     return data.startswith(("folder:", "shards:"))
 
 
 def titled(data: str) -> str:
-    """What data are called where others read it: a folder by its own name, without where it lies."""
+    """The name of data without the path before it."""
     if data.startswith("folder:"):
         return data.partition("?")[0].removeprefix("folder:").rstrip("/").rpartition("/")[2] or "images"
-    return data.removeprefix("shards:").rpartition("/")[2] if is_place(data) else data
-
-
-@dataclass(frozen=True)
-class Bins:
-    """Calibration as the paper draws it: equally sized bins by confidence, with an interval on each accuracy."""
-
-    confidence: Array
-    accuracy: Array
-    low: Array
-    high: Array
+    return data.removeprefix("shards:").rpartition("/")[2] if is_path(data) else data
 
 
 @dataclass(frozen=True)
@@ -57,19 +48,10 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class RiskCoverage:
-    """Error rate among the answered when only the surest share `coverage` of examples is answered."""
-
-    coverage: Array
-    risk: Array
-    area: float
-
-
-@dataclass(frozen=True)
 class Trace:
-    """How a chain moved: one entry for each line of metrics; what was not read is NaN.
+    """The trace of one chain, an entry for each line of its metrics log, NaN where a value is missing.
 
-    The thermostat has one value for each weight: its median, and the range in which 98 % of them lie.
+    `thermostat` is the median over the weights; 98 % of them lie between `thermostat_low` and `thermostat_high`.
     """
 
     chain: int
@@ -79,12 +61,11 @@ class Trace:
     thermostat: Array
     thermostat_low: Array
     thermostat_high: Array
-    sampled_at: Array
 
 
 @dataclass(frozen=True)
 class ImageCard:
-    """One test image with what the model makes of it: the bars are the likeliest classes, likeliest first."""
+    """One test image and its most probable classes, most probable first."""
 
     png: bytes
     truth: str
@@ -98,23 +79,23 @@ class ImageCard:
 
 
 @dataclass(frozen=True)
-class Strangers:
-    """A set of images from elsewhere: the doubt (entropy, nats) on it, beside the doubt on the test set."""
+class OodScores:
+    """Entropy (nats) on one set of OOD images and on the test set, and how well it separates them."""
 
     name: str
     about: str
-    doubt: Array
-    doubt_at_home: Array
+    entropy: Array
+    test_entropy: Array
     auroc: float
     aupr: float | None = None
-    fpr95: float | None = None  # share of test images doubted as much, where 95 % of the strangers are doubted
+    fpr95: float | None = None  # test images rejected by the threshold that rejects 95 % of the OOD images
     single_auroc: float | None = None
-    strip: bytes = b""  # a few of them side by side, as PNG
+    strip: bytes = b""  # PNG of a few images side by side
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence of `atmc doctor`; level is "ok", "note", "warning" or "problem"."""
+    """One finding of `atmc doctor`; level is "ok", "note", "warning" or "problem"."""
 
     level: str
     title: str
@@ -133,7 +114,7 @@ class RunFacts:
     split: str
     examples: int
     temperature: float | None
-    temperature_before: float | None  # at which cycles begin, where that is another
+    temperature_before: float | None  # at the beginning of a cycle, if different
     augment: str
     samples: int
     chains: int
@@ -143,8 +124,8 @@ class RunFacts:
     seed: int
     single: Scores
     predictive: Scores
-    bins_single: Bins
-    bins: Bins
+    bins_single: CalibrationBins
+    bins: CalibrationBins
     risk: RiskCoverage
     risk_single: RiskCoverage
     growth: Growth
@@ -154,7 +135,7 @@ class RunFacts:
     traces: tuple[Trace, ...] = ()
     surest: tuple[ImageCard, ...] = ()
     least_sure: tuple[ImageCard, ...] = ()
-    strangers: tuple[Strangers, ...] = ()
+    ood: tuple[OodScores, ...] = ()
     findings: tuple[Finding, ...] = ()
     recipe: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -162,51 +143,50 @@ class RunFacts:
     damage: tuple[str, ...] = ()  # what is wrong with the run's files; also among the notes
     data_digest: str = ""
     likelihood: str = "categorical"
-    takes_images: bool = True  # whether `atmc predict` can use it: not a person's own network, nor other examples
+    takes_images: bool = True  # whether `atmc predict` can use the run
 
     @property
     def what(self) -> str:
-        """What it was evaluated on, in words."""
+        """The examples it was evaluated on, in words."""
         return called(self.data, self.split)
 
     @property
     def data_said(self) -> str:
-        """The data set as it is named to commands, but for where it lies, or that it has no name."""
+        """The data set in words, without its path."""
         if self.data.startswith("folder:"):
             return f"{self.title}, a folder of pictures"
         return "tensors given in Python" if self.data == OWN else self.title
 
     @property
     def title(self) -> str:
-        """What the data set is called."""
         return titled(self.data)
 
     @property
     def samples_said(self) -> str:
-        """How many networks there are, and of how many chains."""
+        """The numbers of samples and chains in words."""
         if not self.is_posterior:
             return plural(self.samples, "network")
         return f"{plural(self.samples, 'sample')} of {plural(self.chains, 'chain')}"
 
     @property
     def noun(self) -> str:
-        """What one of these is called, with an s."""
+        """The plural noun of an example: images or examples."""
         return self.what.rpartition(" ")[2]
 
     @property
     def is_posterior(self) -> bool:
-        """Whether a sampler drew the networks; those of an optimiser, even several, have no temperature."""
+        """Whether a sampler drew the networks; those of an optimiser have no temperature."""
         return self.temperature is not None
 
     @property
     def samples_weights(self) -> bool:
-        """Whether this run averages several networks; a single network has no predictive of its own."""
+        """Whether this run averages several networks."""
         return self.samples > 1
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """One page: one or several runs, in the order they were named."""
+    """One page: one or several runs in order."""
 
     runs: tuple[RunFacts, ...]
     made_on: str

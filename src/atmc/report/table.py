@@ -1,7 +1,4 @@
-"""The paper's table: a row for one sample and one for the predictive of every run, temperature and augmentation beside.
-
-The same rows as Markdown, LaTeX and JSON, so that a number never has to be typed again.
-"""
+"""The table of scores: for every run a row for one sample and one for the predictive; also as Markdown, LaTeX, JSON."""
 
 import json
 import math
@@ -20,7 +17,7 @@ class Row:
     run: str
     row: str
     temperature: float | None
-    temperature_before: float | None  # at which cycles begin, where that is another
+    temperature_before: float | None  # at the beginning of a cycle, if different
     augment: str
     scores: Scores
     samples: int
@@ -47,23 +44,13 @@ def rows(runs: tuple[RunFacts, ...]) -> list[Row]:
 
 
 def _row(run: RunFacts, label: str, scores: Scores, samples: int) -> Row:
-    return Row(
-        run=run.name,
-        row=label,
-        temperature=run.temperature,
-        temperature_before=run.temperature_before,
-        augment=run.augment,
-        scores=scores,
-        samples=samples,
-        chains=1 if samples == 1 else run.chains,
-        epochs=run.epochs,
-        seconds=run.seconds,
-        seed=run.seed,
-    )
+    setting = (run.temperature, run.temperature_before, run.augment)
+    chains = 1 if samples == 1 else run.chains
+    return Row(run.name, label, *setting, scores, samples, chains, run.epochs, run.seconds, run.seed)
 
 
 def setups(table: list[Row]) -> list[str]:
-    """The first column where there is none for the run: its name is added where two runs have the same setup."""
+    """The setup of each row, with the run's name where two runs have the same setup."""
     owners: dict[str, set[str]] = {}
     for row in table:
         owners.setdefault(row.row, set()).add(row.run)
@@ -85,7 +72,7 @@ def temperature_shown(of: Row | RunFacts) -> str:
 
 
 def epochs_said(epochs: float, chains: int) -> str:
-    """Epochs of a chain, and how many chains there were of them: 4 × 250."""
+    """Chains × epochs of each: 4 × 250."""
     return f"{epochs:g}" if chains == 1 else f"{chains} × {epochs:g}"
 
 
@@ -136,7 +123,7 @@ def _latex_escape(text: str) -> str:
 
 
 def latex(table: list[Row]) -> str:
-    """A booktabs table, best values in bold, in the shape of the paper's."""
+    """A booktabs table, best values in bold."""
     bests = best(table)
     heads = [_latex_escape(heading) for heading in headings()]
     spec = "l" * BEFORE + "r" * (len(heads) - BEFORE)
@@ -150,7 +137,7 @@ def latex(table: list[Row]) -> str:
 
 
 def as_json(table: list[Row]) -> str:
-    """Full precision, for machines; a score that is not a number becomes null."""
+    """JSON in full precision; a score that is not finite becomes null."""
     plain = []
     for row in table:
         values = asdict(row)

@@ -1,8 +1,6 @@
-"""The verdict in two sentences: how good it is against what it is compared with, and whether its doubt can be believed.
-A third says whom the doctor warns of, if anybody.
+"""The verdict at the top of the page: scores, calibration, and warnings of `atmc doctor`.
 
-Nothing is said to be ahead that the test set cannot tell apart: differences between runs are paired by image and must
-be twice their standard error.
+A run is called better only if the difference in NLL, paired by image, is at least twice its standard error.
 """
 
 import math
@@ -14,17 +12,17 @@ from atmc.report.report_data import ReportData, RunFacts, Scores
 
 
 def verdict(data: ReportData) -> tuple[str, ...]:
-    """The two sentences at the top of the page, and a third where a chain needs attention."""
-    best = _foremost(data.runs)
-    return _how_good(best, data.runs), _how_honest(best), *_warned(best, data.runs)
+    """Three texts: scores of the best run, its calibration, and the doctor's warnings if there are any."""
+    best = _best(data.runs)
+    return _scores(best, data.runs), _trust(best), *_warnings(best, data.runs)
 
 
 def _headline(run: RunFacts) -> Scores:
     return run.predictive if run.samples_weights else run.single
 
 
-def _foremost(runs: tuple[RunFacts, ...]) -> RunFacts:
-    """The run to speak of: the first that none is ahead of, so that a difference which is none does not choose."""
+def _best(runs: tuple[RunFacts, ...]) -> RunFacts:
+    """The first run that none is significantly ahead of."""
 
     def behind(one: RunFacts, two: RunFacts) -> bool:
         return _finite(_headline(one)["nll"]) > _finite(_headline(two)["nll"]) and not _level(one, two)
@@ -42,37 +40,32 @@ def _who(run: RunFacts) -> str:
     return run.name if method.lower() in run.name.lower() else f"{method} ({run.name})"
 
 
-def _how_good(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
+def _scores(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
     scores = _headline(best)
-    where = f"{best.examples:,} {best.what}"
-    if best.samples_weights:
-        start = f"Averaging {best.samples} networks {'sampled' if best.is_posterior else 'trained'} by {_who(best)}"
-    else:
-        start = f"The single network of {_who(best)}"
-    text = f"{start} gets {percent(scores['accuracy'])} of {where} right, at {scores['nll']:.3f} nats of NLL"
+    networks = "samples" if best.is_posterior else "networks"
+    how = f"averaging {best.samples} {networks}" if best.samples_weights else "with a single network"
+    reached = f"{percent(scores['accuracy'])} accuracy and {scores['nll']:.3f} nats NLL"
+    text = [f"{_who(best)} reaches {reached} on {best.examples:,} {best.what}, {how}."]
     others = [run for run in runs if run is not best]
-    if others:
-        return f"{text}; {'; '.join(_against(best, other) for other in others[:3])}{_more(others[3:])}."
-    if best.samples_weights:
+    text += [_against(best, other) for other in others[:3]]
+    if others[3:]:
+        text.append(f"The table has {len(others) - 3} more.")
+    if not others and best.samples_weights:
         one = best.single
-        return f"{text}, where one alone gets {percent(one['accuracy'])} and {one['nll']:.3f}."
-    return f"{text}; there is one network here, and so no averaging."
-
-
-def _more(rest: list[RunFacts]) -> str:
-    return f"; and {len(rest)} more in the table" if rest else ""
+        text.append(f"The last sample alone reaches {percent(one['accuracy'])} and {one['nll']:.3f} nats.")
+    return " ".join(text)
 
 
 def _against(best: RunFacts, other: RunFacts) -> str:
-    lead = _headline(other)["nll"] - _headline(best)["nll"]
+    nll = _headline(other)["nll"]
+    lead = nll - _headline(best)["nll"]
     if not _paired(best, other):
-        return f"{_who(other)} has {_headline(other)['nll']:.3f} on its own {other.split} {other.noun}"
+        return f"{_who(other)} has NLL {nll:.3f} on its own {other.split} {other.noun}, which is not comparable."
     if not math.isfinite(lead):
-        return f"{_who(other)} has no finite NLL"
-    error = _error(best, other)
+        return f"{_who(other)} has no finite NLL."
     if _level(best, other):
-        return f"{_who(other)}, at {_headline(other)['nll']:.3f}, cannot be told apart from it on so few {best.noun}"
-    return f"that is {lead:.3f} ± {error:.3f} better than {_who(other)}"
+        return f"The difference to {_who(other)} (NLL {nll:.3f}) is not significant."
+    return f"Its NLL is {lead:.3f} ± {_error(best, other):.3f} lower than that of {_who(other)}."
 
 
 def _error(one: RunFacts, two: RunFacts) -> float:
@@ -82,7 +75,7 @@ def _error(one: RunFacts, two: RunFacts) -> float:
 
 
 def _level(one: RunFacts, two: RunFacts) -> bool:
-    """Whether the images that both were scored on cannot tell them apart."""
+    """Whether two runs scored on the same images do not differ significantly."""
     lead = _headline(two)["nll"] - _headline(one)["nll"]
     return _paired(one, two) and math.isfinite(lead) and (abs(lead) < 2 * _error(one, two) or lead == 0)
 
@@ -92,42 +85,47 @@ def _paired(one: RunFacts, two: RunFacts) -> bool:
     return same and one.nll_each.shape == two.nll_each.shape and len(one.nll_each) > 1
 
 
-def _how_honest(run: RunFacts) -> str:
+def _trust(run: RunFacts) -> str:
     problems = [finding for finding in run.findings if finding.level == "problem"]
     if problems:
-        return f"Do not rely on it yet: {problems[0].title[:1].lower()}{problems[0].title[1:].rstrip('.')}."
-    return f"{_calibrated(run)}; {_refusal(run)}."
+        return f"Do not rely on it yet: {_lower(problems[0].title)}."
+    return f"{_calibrated(run)} {_refusal(run)}"
 
 
-def _warned(best: RunFacts, runs: tuple[RunFacts, ...]) -> list[str]:
-    """What the doctor holds against the chains, but for what has just been said of the best."""
-    ill = []
+def _lower(title: str) -> str:
+    return f"{title[:1].lower()}{title[1:].rstrip('.')}"
+
+
+def _warnings(best: RunFacts, runs: tuple[RunFacts, ...]) -> list[str]:
+    """The doctor's first warning on each run, except a problem of the best run, which `_trust` has reported."""
+    found = []
     for run in runs:
         grave = [f for f in run.findings[1:] or run.findings if f.level in ("warning", "problem")]
         if grave and not (run is best and any(f.level == "problem" for f in run.findings)):
             more = f" (and {len(grave) - 1} more)" if len(grave) > 1 else ""
-            ill.append(f"{_who(run)}: {grave[0].title[:1].lower()}{grave[0].title[1:].rstrip('.')}{more}")
-    return [f"The doctor warns of {'; and of '.join(ill)}."] if ill else []
+            found.append(f"{_who(run)}: {_lower(grave[0].title)}{more}")
+    return [f"atmc doctor warns of {'; and of '.join(found)}."] if found else []
 
 
 def _calibrated(run: RunFacts) -> str:
     scores = _headline(run)
     gap = float(np.mean(run.bins.confidence)) - scores["accuracy"]
     error = math.sqrt(max(scores["accuracy"] * (1 - scores["accuracy"]), 1e-12) / max(run.examples, 1))
-    if abs(gap) <= max(2 * error, 0.0005):  # where nothing is mistaken there is no error, and 0.0 points are none
-        seen = f"{run.examples:,} {run.noun}"
-        return f"Its confidence matches its accuracy as closely as {seen} can tell (ECE {scores['ece']:.3f})"
-    side = "more" if gap > 0 else "less"
-    return f"It is {100 * abs(gap):.1f} points {side} confident than it is right (ECE {scores['ece']:.3f})"
+    if abs(gap) <= max(2 * error, 0.0005):  # without mistakes the error is 0, and a gap of 0.0 points is none
+        within = f"within the error of {run.examples:,} {run.noun}"
+        return f"Its confidence matches its accuracy {within} (ECE {scores['ece']:.3f})."
+    side = "overconfident" if gap > 0 else "underconfident"
+    return f"It is {side} by {100 * abs(gap):.1f} points (ECE {scores['ece']:.3f})."
 
 
 def _refusal(run: RunFacts) -> str:
-    """What refusing the least sure tenth does to the error."""
+    """What rejecting the least confident tenth does to the error."""
     if len(run.risk.coverage) == 0:
-        return f"there are too few {run.noun} to say what refusing would gain"
+        return f"There are too few {run.noun} for a risk–coverage curve."
     at = int(np.argmin(np.abs(run.risk.coverage - 0.9)))
     whole, kept = float(run.risk.risk[-1]), float(run.risk.risk[at])
+    what = f"Rejecting the 10 % least confident {run.noun}"
     if kept < whole:
-        return f"refusing the tenth it is least sure of cuts the error from {percent(whole)} to {percent(kept)}"
-    stays = f"refusing the tenth it is least sure of leaves the error at {percent(whole)}"
-    return stays if whole == 0 else f"{stays}: its doubt does not find its mistakes"
+        return f"{what} lowers the error from {percent(whole)} to {percent(kept)}."
+    stays = f"{what} leaves the error at {percent(whole)}"
+    return f"{stays}." if whole == 0 else f"{stays}: its uncertainty does not find its mistakes."

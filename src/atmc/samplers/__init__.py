@@ -1,4 +1,4 @@
-"""How the chain moves: samplers that are `torch.optim.Optimizer`s, their integrator, and the cyclic step size."""
+"""Samplers as `torch.optim.Optimizer`s, and the cyclic step size."""
 
 from atmc.samplers.atmc import ATMC
 from atmc.samplers.cyclic_cosine import CyclicCosine

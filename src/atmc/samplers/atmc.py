@@ -1,4 +1,4 @@
-"""ATMC: the adaptive thermostat of Heek & Kalchbrenner, with its printed algorithm put right."""
+"""ATMC: the adaptive thermostat of Heek & Kalchbrenner, with its printed algorithm corrected."""
 
 from __future__ import annotations
 
@@ -19,54 +19,47 @@ class ATMC(KineticSampler):
         dp = −G dt − β(ξ) m K'(p) dt + √(2 T α(ξ) m) dW
         dξ = [m K'(p)² − T m K''(p)]/μ dt
 
-    leaves exp(−[U(θ) + K(p) + (μ/2)(ξ − ξ̄)²]/T) invariant, ξ̄ = h Var(G)/(2 m T): ξ finds out how noisy the gradient of
-    each parameter is, and the noise added is what the gradient's own noise leaves to be added. Friction never falls
-    below D, and gradient noise does not slow the chain until it exceeds what D needs.
+    leaves exp(−[U(θ) + K(p) + (μ/2)(ξ − ξ̄)²]/T) invariant, ξ̄ = h Var(G)/(2 m T): ξ estimates the gradient noise of each
+    parameter, and the added noise is reduced by it. Friction is at least D.
 
     Here ξ = (h/h₀) ζ for h ≤ h₀: the thermostat that is kept is ζ, the friction that a step of size h₀ (`reference_lr`)
-    needs, with dζ = (h/h₀) [m K'(p)² − T m K''(p)]/μ dt and (μ/2)(ζ − ζ̄)² in the law, ζ̄ = h₀ Var(G)/(2 m T). At h = h₀
-    that is the same; below it no part of the law depends on h, so a schedule may change the step size without throwing
-    the chain out of it. With the paper's ξ, friction learned at large steps outlives them: where a cyclic schedule
-    draws its samples, parameters with noisy gradients are cold, the noisiest all but frozen (docs/law.md).
+    needs, with dζ = (h/h₀) [m K'(p)² − T m K''(p)]/μ dt and (μ/2)(ζ − ζ̄)² in the law, ζ̄ = h₀ Var(G)/(2 m T). The law
+    does not depend on h, so a schedule may change the step size. With the paper's ξ, friction learned at large steps
+    stays: at the end of a cycle, parameters with noisy gradients are below the target temperature (docs/law.md).
 
     Args:
         params: as for any optimizer. Groups may differ in every argument up to `thermostat_init`.
         lr: step size h; a number, or a float32 device tensor when a CUDA graph is to see it change.
         mass: m, the pre-conditioner; a number, or a sequence with a number or a tensor (one mass per element) for each
             parameter of the group.
-        friction: D, the least friction; e^(−D h) is the momentum coefficient of the equivalent SGD. Where a scheduler
-            sets a group's `momentum` (`OneCycleLR`, `CyclicLR`), D = −log(momentum)/lr at each step instead: the law
-            does not depend on D. `momentum` is None, and `friction` counts, until something sets it.
-        speed_limit: c. Infinite (the default) is the Gaussian kinetic energy; finite the hyperbolic, and no parameter
-            then moves further than c h in a step.
-        temperature: T; 1 samples the Bayes posterior; 0 switches the noise off, and a thermostat that follows (below):
-            what is left is SGD with momentum. May be a device tensor, as `lr`.
-        inertia: μ of the thermostat. The paper has 1; T/(κD)² makes the equilibrium spread of ξ a fraction κ of D and
-            lets it react in hundreds of steps. None, the default, is that with κ = 1/3, from the group's D and T as it
-            is made, and at most the paper's 1. Infinite freezes ξ where it is.
-        reference_lr: h₀, the step size that the thermostat is stated for: best the largest of the schedule, since above
-            it ξ = ζ. "lr", the default, is `lr` as given here or with the group (if that is 0, None is meant). None
-            keeps ξ itself whatever the step size does, as the paper has it.
+        friction: D, the least friction; e^(−D h) is the momentum coefficient of the equivalent SGD. If a scheduler sets
+            a group's `momentum` (`OneCycleLR`, `CyclicLR`), D = −log(momentum)/lr at each step: the law does not depend
+            on D.
+        speed_limit: c. Infinite (the default) is the Gaussian kinetic energy; finite the hyperbolic, with which no
+            parameter moves further than c h in a step.
+        temperature: T; 1 samples the Bayes posterior; 0 is SGD with momentum. May be a device tensor, as `lr`.
+        inertia: μ of the thermostat. The paper has 1; T/(κD)² makes the equilibrium spread of ξ a fraction κ of D, and
+            ξ reacts in hundreds of steps. None (default): κ = 1/3 with the group's D and T, at most 1. Infinite
+            freezes ξ.
+        reference_lr: h₀, the step size that the thermostat is stated for, best the largest of the schedule, since above
+            it ξ = ζ. "lr" (default): `lr` as given here or with the group (None if that is 0). None: the paper's ξ.
         reference_temperature: T₀ likewise, for schedules of the temperature: ξ = (h/h₀)(T₀/T) ζ while that is not more
             than ζ, and ζ̄ = h₀ Var(G)/(2 m T₀) depends on neither. None leaves T out of it.
         momentum_init: "zero", or "law" to draw the first momenta from exp(−K(p)/T).
         thermostat_init: ξ at the start, for a step of size h₀. 0 is a value like any other.
-        seed: of the sampler's own noise stream, which nothing else in the process touches. Samplers that run side by
-            side need different seeds, or equal shapes get equal noise.
-        integrator: "leapfrog", one momentum step per gradient; or "strang", two halves with a synchronised time
-            between.
-            With a finite speed limit both correct the friction to second order (`integrator.momentum_step`);
-            "leapfrog-frozen" and "strang-frozen" leave it first order, as the paper does.
+        seed: of the sampler's own noise stream. Parallel samplers need different seeds.
+        integrator: "leapfrog", one momentum step per gradient; or "strang", two halves. With a finite speed limit both
+            correct the friction to second order (`integrator.momentum_step`); "leapfrog-frozen" and "strang-frozen"
+            leave it first order, as the paper does.
         backend: "single", "foreach" or "fused" to force an implementation; the fastest one by default.
         measure_every: steps between two readings of the temperatures.
         nonfinite: what a NaN or infinite gradient does. "raise" stops before anything has moved (default on a CPU; on
             CUDA it synchronises). "skip" leaves the step out on the device without synchronising and lets
             `sampler.check()` tell (default on CUDA). "ignore" does not look.
 
-    `state[p]["momentum"]` and `["thermostat"]` are views of flat buffers, shaped like p; tensors that are assigned to
-    them are copied in.
+    `state[p]["momentum"]` and `["thermostat"]` are views of flat buffers; assigned tensors are copied in.
 
-    The printed Algorithm 1 has e^(+βh) for e^(−βh), no mass in the noise, and assigns where it should add.
+    Algorithm 1 as printed has e^(+βh) for e^(−βh), no mass in the noise, and assigns where it should add.
     """
 
     has_thermostat = True

@@ -1,8 +1,7 @@
-"""Two ways to run a step on PyTorch operations: tensor by tensor, and by lists of tensors.
+"""Two backends in PyTorch operations: tensor by tensor ("single"), and by lists of tensors ("foreach").
 
-Both hand the sampler's `advance` their arrays and write the result back; neither knows any formula. The third way is
-one pass of compiled code over everything: `fused_native.py` on a CPU, `fused_triton.py` on CUDA. All draw the same
-noise, so they agree to rounding.
+Both pass their arrays to the sampler's `advance` and write the result back. The third backend is compiled code:
+`fused_native.py` on a CPU, `fused_triton.py` on CUDA. All draw the same noise, so they agree to rounding.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Backend = Callable[["Sampler", Shard, list[Tensor | None], bool], None]
 
 @dataclass(frozen=True)
 class Hyper:
-    """The hyper-parameters of one run of the formulas: numbers, or tensors that vary by element or live on a device."""
+    """The hyper-parameters of a step: numbers, or tensors that vary by element or are on a device."""
 
     lr: Any
     mass: Any = 1.0
@@ -43,8 +42,8 @@ class Hyper:
 
 
 class Move(NamedTuple):
-    """What a step does: the new values of the state, the increment of the parameter, p K'(p) if measured, and the
-    increments whose mean moves a thermostat that all parameters share."""
+    """The result of a step: the new state, the increment of the parameter, p K'(p) if measured, and the increments
+    whose mean moves a shared thermostat."""
 
     state: dict[str, Any]
     theta: Any
@@ -109,7 +108,7 @@ def full_noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
 
 
 def single(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
-    """The readable backend: one parameter after the other."""
+    """One parameter after the other."""
     noise = full_noise(sampler, shard)
     if measure:
         shard.readings.fill_(math.nan)  # a parameter without a gradient has none
@@ -132,7 +131,7 @@ def single(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: 
 
 
 def foreach(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
-    """By lists: a handful of kernels for all parameters that share their hyper-parameters."""
+    """By lists of all parameters that share their hyper-parameters."""
     noise = full_noise(sampler, shard)
     if measure:
         shard.readings.fill_(math.nan)  # a parameter without a gradient has none

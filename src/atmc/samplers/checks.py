@@ -1,4 +1,4 @@
-"""Bad input, noticed before anything has moved, and named."""
+"""Check the input of samplers before anything changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INTEGRATORS = ("leapfrog", "strang", "leapfrog-frozen", "strang-frozen")
 
 COARSE = (torch.bfloat16, torch.float16)
 
-#: Arguments of optimizers that a sampler has no use for, and what is meant here instead.
+#: Arguments of optimizers that a sampler does not have, and what to use instead.
 FOREIGN = {
     "momentum": "say friction = −log(momentum)/lr; {name}.from_speeds(params, lr, speed, momentum=…) sets it",
     "weight_decay": "decay is a Gaussian prior, atmc.Potential(model, num_data, prior=atmc.priors.gaussian(scale))",
@@ -45,7 +45,7 @@ FOREIGN = {
 
 
 def refuse_unknown(kind: type, unknown: Iterable[str], shared: Iterable[str]) -> None:
-    """A TypeError, as Python's own, for arguments that a sampler does not have: with what to say instead."""
+    """Raise a TypeError for arguments that a sampler does not have, with what to use instead."""
     for key in unknown:
         own = [name for name in inspect.signature(kind).parameters if name not in ("params", "options")]
         hint = _instead(kind, key, own) if key in FOREIGN else did_you_mean(key, [*own, *shared])
@@ -53,10 +53,7 @@ def refuse_unknown(kind: type, unknown: Iterable[str], shared: Iterable[str]) ->
 
 
 def refuse_idle(kind: type, group: dict[str, Any], number: int, own: Iterable[str], shared: Iterable[str]) -> None:
-    """Refuse what a group is given and no sampler of this kind reads, where it can only be meant as a setting.
-
-    Other keys are the caller's own notes, as in any optimizer.
-    """
+    """Refuse a key of a group that looks like a setting and has no effect; other keys are the caller's notes."""
     whole = {*inspect.signature(kind).parameters, *shared} - {"params", "options", *own}
     for key in group:
         if key in own or key in ("params", "param_names"):
@@ -80,7 +77,6 @@ def refuse_idle(kind: type, group: dict[str, Any], number: int, own: Iterable[st
 
 
 def _instead(kind: type, key: str, own: Iterable[str]) -> str:
-    """What is meant here by an argument of other optimizers."""
     without = key == "momentum" and "friction" not in own
     return "it has none; atmc.SGHMC has" if without else FOREIGN[key].format(name=kind.__name__)
 
@@ -92,7 +88,7 @@ def choose(key: str, value: Any, allowed: tuple[str | None, ...]) -> None:
 
 
 def check_option(key: str, value: Any) -> Any:
-    """An option of a sampler, given to it or found in a state, as a plain value; refuse what it cannot be."""
+    """An option of a sampler, given or from a state, as a plain value."""
     if key == "integrator":
         choose(key, value, INTEGRATORS)
     elif key == "nonfinite":
@@ -105,11 +101,11 @@ def check_option(key: str, value: Any) -> Any:
         return plain_number(key, value, "a number in [0, 1)", lambda v: 0.0 <= v < 1.0)
     elif key == "epsilon":
         return plain_number(key, value, "a finite and positive number", lambda v: 0.0 < v < math.inf)
-    return value  # an option of somebody's own subclass
+    return value  # an option of a custom subclass
 
 
 def parameter_name(group: dict[str, Any], number: int, index: int) -> str:
-    """What to call a parameter: its own name if the sampler was given one, else its place and shape."""
+    """The name of a parameter in messages: its own, else its index and shape."""
     names = group.get("param_names")
     return str(names[index]) if names else f"{index} of group {number} (shape {list(group['params'][index].shape)})"
 
@@ -147,10 +143,10 @@ def check_group(group: dict[str, Any], number: int) -> None:
 
 
 def warn_coarse(groups: list[dict[str, Any]]) -> None:
-    """Tell of parameters that are too coarse for small steps, which nothing that a chain reads of itself would show.
+    """Warn of parameters whose precision is too low for small steps, which no reading would show.
 
     At the paper's speed, 3e-4, most weights of standard deviation 1 in bfloat16 never move, and the kinetic temperature
-    is right all the same. Told of the first group that has any, since all have the same cure.
+    is right all the same. Only the first such group warns.
     """
     coarse = [(n, i) for n, g in enumerate(groups) for i, p in enumerate(g["params"]) if p.dtype in COARSE]
     if coarse and coarse[0][0] == len(groups) - 1:  # the group that is being added
@@ -165,16 +161,15 @@ def warn_coarse(groups: list[dict[str, Any]]) -> None:
 
 
 def check_element_masses(mass: Tensor, name: str) -> None:
-    """Refuse masses of single elements that are not all finite and positive; a pass over them."""
+    """Refuse per-element masses that are not all finite and positive."""
     if mass.is_complex() or not bool(((mass > 0) & mass.isfinite()).all()):
         raise ValueError(f"mass of parameter {name} must be finite and > 0 everywhere")
 
 
 def check_changed_masses(groups: list[dict[str, Any]], seen: dict[tuple[int, int], tuple[Tensor, int]]) -> None:
-    """Look again at masses of elements that have been replaced or written to since they were last `seen`.
+    """Check per-element masses that were replaced or written to since they were last `seen`.
 
-    On the host only, where the tensor's version tells. On a device the answer would have to be waited for, so there
-    they are looked at when a group is added or loaded, and no more.
+    On the host only; on a device, which would have to be waited for, they are checked when a group is added or loaded.
     """
     for number, group in enumerate(groups):
         masses = group.get("mass")
@@ -189,7 +184,7 @@ def check_changed_masses(groups: list[dict[str, Any]], seen: dict[tuple[int, int
 
 
 def check_masses(group: dict[str, Any], number: int) -> None:
-    """Refuse masses that do not fit their parameters: the compiled backends walk through both side by side."""
+    """Refuse masses that do not fit their parameters."""
     mass = group.get("mass", 1.0)
     if isinstance(mass, Tensor):
         raise ValueError(
@@ -207,8 +202,7 @@ def check_masses(group: dict[str, Any], number: int) -> None:
 def check_hyperparameters(group: dict[str, Any], number: int) -> None:
     """Refuse values out of range; numbers of other libraries become plain ones.
 
-    A tensor on a device is looked at only where a group is added: later that would synchronise. The masses of elements
-    cost a pass and have a check of their own.
+    A tensor on a device is checked only when a group is added: later that would synchronise.
     """
     if "params" in group:
         check_masses(group, number)
@@ -235,7 +229,7 @@ def check_hyperparameters(group: dict[str, Any], number: int) -> None:
 
 
 def check_members(shards: Iterable[Shard], groups: Iterable[dict[str, Any]]) -> None:
-    """Refuse groups whose parameters are not those laid out: new ones would stand still and old ones move on."""
+    """Refuse groups whose parameters are not those laid out: new ones would not move."""
     laid = {id(p): id(g) for shard in shards for p, g in zip(shard.params, shard.groups, strict=True)}
     if laid != {id(p): id(g) for g in groups for p in g["params"]}:
         raise ValueError(
@@ -268,14 +262,14 @@ def first_nonfinite(shard: Shard, grads: list[Tensor | None]) -> str | None:
 
 
 def plain_number(key: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
-    """A plain number that fits, of whatever library."""
+    """`value` as a float, if it fits."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not fits(float(value)):
         raise ValueError(f"{key} must be {wanted}, not {value!r}")
     return float(value)
 
 
 def whole(key: str, value: Any, least: int | None = None) -> int:
-    """A whole number, of whatever library."""
+    """`value` as an int."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or (least is not None and value < least):
         raise ValueError(f"{key} must be a whole number{'' if least is None else f', at least {least}'}, not {value!r}")
     return int(value)

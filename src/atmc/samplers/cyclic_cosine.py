@@ -1,4 +1,4 @@
-"""The paper's cyclic step size, and cycles that explore before they sample, as a `torch.optim` scheduler."""
+"""The paper's cyclic step size as a `torch.optim` scheduler, with cycles that explore before they sample."""
 
 from __future__ import annotations
 
@@ -18,25 +18,23 @@ Number = TypeVar("Number", float, Tensor)  # of one step, or of every step of a 
 class CyclicCosine(LRScheduler):
     """h_t = (h₀/2) [1 + cos(π · (t mod n)/n)]: from h₀ down to almost 0 in n steps, then back to h₀ at once.
 
-    Take a sample where a cycle ends: there the step, and with it every discretisation error, is smallest. Call `step()`
-    after each sampler step. Works with any optimizer; a group that is added later has its own lr for h₀.
+    Take a sample at the end of a cycle, where the step and its discretisation error are smallest. Call `step()` after
+    each sampler step. Works with any optimizer; a group that is added later has its own lr for h₀.
 
     Args:
         cycle: length n of a cycle, in steps; or in epochs if `steps_per_epoch` is given (neither need be whole).
         steps_per_epoch: steps in an epoch, to give `cycle` in epochs.
-        explore: for this first part of each cycle, in [0, 1), the temperature is 0 and the sampler SGD with momentum:
-            large steps carry the chain to another place, and the rest of the cycle samples there. On CIFAR-10 at a low
-            temperature nothing lowered the NLL as much (docs/cifar10.md); which places are visited is then the
-            optimiser's choice.
-        hold: for this first part of each cycle, in [0, 1), h stays at h₀; the cosine takes the rest of the cycle.
-        warmup: over this first part of each cycle, in [0, 1), h rises from almost 0 instead of starting at h₀, which
-            has thrown chains out of the narrow places that small steps had led them to.
-        floor: h does not fall below this share of h₀, in [0, 1], other than in the warm-up. With `explore` until it is
-            reached, the sampler comes on where SGD has settled, and with steps that can still take it somewhere: the
-            last part of a cycle then gives several samples.
+        explore: for this first part of each cycle, in [0, 1), T is 0 and the sampler is SGD with momentum: large steps
+            carry the chain to another mode, and the rest of the cycle samples it. SGD, not the posterior, then chooses
+            the modes. On CIFAR-10 at low T nothing lowered the NLL as much (docs/cifar10.md).
+        hold: for this first part of each cycle, in [0, 1), h stays at h₀; the cosine takes the rest.
+        warmup: over this first part of each cycle, in [0, 1), h rises from almost 0. Starting at h₀ has thrown chains
+            out of narrow modes.
+        floor: h is at least this share of h₀, in [0, 1], except in the warm-up. With `explore` until the floor is
+            reached, sampling starts after annealing, with steps that still mix: a cycle then gives several samples.
 
-    The CIFAR-10 rows *SGD settled first* of this project have cycles of 50 epochs with `explore=0.94, hold=0.6,
-    warmup=0.06, floor=0.05`, and a sample after each of the last three epochs of a cycle.
+    The CIFAR-10 rows that sample after annealing have cycles of 50 epochs with `explore=0.94, hold=0.6, warmup=0.06,
+    floor=0.05`, and a sample after each of the last three epochs of a cycle.
     """
 
     def __init__(
@@ -96,10 +94,9 @@ class CyclicCosine(LRScheduler):
             _put(group, "temperature", 0.0 if self.exploring else group["initial_temperature"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a state was taken, with the step size and temperature of that moment.
+        """Resume from a state, with its step size and temperature.
 
-        A scheduler that is made anew has set those of a cycle's first step, perhaps on a sampler that had been loaded.
-        Where something else has set them since, they are left alone.
+        A new scheduler has set those of a cycle's first step; values that something else has set since are kept.
         """
         groups = self.optimizer.param_groups
         own = len(groups) == len(self._last_lr) and self.last_epoch == 0
@@ -112,7 +109,7 @@ class CyclicCosine(LRScheduler):
 
     @property
     def exploring(self) -> bool:
-        """Whether the step that comes is at temperature 0. Asked before `step()`, it says so of the step just made."""
+        """Whether the next step is at temperature 0; before `step()`, whether the last one was."""
         return math.fmod(self.last_epoch, self.cycle_steps) / self.cycle_steps < self.explore
 
     @property

@@ -1,4 +1,4 @@
-"""Where a sampler keeps its state: flat buffers, one set per device and precision.
+"""The state of a sampler: flat buffers, one set per device and precision.
 
 Momentum and thermostat of all parameters lie end to end in two buffers; `sampler.state[p]["momentum"]` is a view shaped
 (and strided) like the parameter. Fused backends walk through parameters, gradients and state in memory order.
@@ -16,10 +16,7 @@ from atmc.samplers.random_stream import blocks
 
 
 class Slots(dict[str, Any]):
-    """The state of one parameter: views of the flat buffers. A tensor that is assigned to a slot goes into its view.
-
-    Otherwise `state[p]["momentum"] = …`, which other optimizers take, would be shown and never used.
-    """
+    """The state of one parameter: views of the flat buffers. A tensor assigned to a slot is copied into its view."""
 
     def __setitem__(self, slot: str, value: Any) -> None:
         view = self.get(slot)
@@ -61,7 +58,7 @@ class Shard:
         return self.flat_dtype(self.layouts[0][0])
 
     def moved(self) -> bool:
-        """Whether a parameter has been converted, moved or laid out anew since the state was made to match it."""
+        """Whether a parameter was converted, moved or laid out differently since the state was made."""
         return [layout_of(p) for p in self.params] != self.layouts
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,7 +70,7 @@ class Shard:
         return torch.float64 if param_dtype == torch.float64 else torch.float32
 
     def forget_readings(self) -> None:
-        """Nothing has been measured since: readings of the chain as it was would mislead."""
+        """Clear the readings: they are those of another state."""
         self.readings.fill_(float("nan"))
         if "plan" in self.scratch:  # what the CUDA kernels have left on the device; a captured graph writes there again
             self.scratch["plan"].forget()
@@ -88,12 +85,12 @@ class Shard:
 
 
 def layout_of(p: Tensor) -> tuple[Any, ...]:
-    """What must not change behind a state's back."""
+    """What the state of a parameter depends on."""
     return p.dtype, p.device, p.shape, p.stride()
 
 
 def dense(p: Tensor) -> bool:
-    """Whether the tensor's elements fill one stretch of memory without gaps or overlap, in whatever order."""
+    """Whether the elements fill one block of memory without gaps or overlap, in any order."""
     expected = 1
     for stride, size in sorted(zip(p.stride(), p.shape, strict=True)):
         if size == 1:

@@ -1,9 +1,8 @@
 """The fused step on a CPU: compiled code (`step.c`) over each parameter's memory, on all of PyTorch's threads.
 
-The library is built when the package is installed, if there is a C compiler; where there is none, `usable` says so and
-the foreach backend serves. It is built for any processor, for AVX2 and for AVX-512, and the machine chooses:
-the last two take the same steps bit for bit, the first, without fused multiply-adds, the same to rounding. Work is cut
-at fixed places and sums are added in order, so the number of threads does not change a bit of the result.
+The library is built at installation if there is a C compiler; otherwise the foreach backend runs. It is built for any
+processor, for AVX2 and for AVX-512: the last two agree bit for bit, the first, without fused multiply-adds, to
+rounding. Work is cut at fixed indices and sums are added in order, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -28,43 +27,19 @@ if TYPE_CHECKING:
 KINDS = {"ATMC": 0, "SGNHT": 1, "SGHMC": 2, "SGLD": 3}
 TASK = 32 * BLOCK  # elements a thread takes at a time
 
+_REALS = """lr last_lr temperature mass inverse_scale noise added_noise inverse_inertia reference_lr
+reference_temperature decay epsilon"""
+_INTEGERS = "kind stream corrected strang measure shared hyperbolic preconditioned"
+
 
 class Settings(ctypes.Structure):
     """The `Settings` of `step.c`."""
 
     _fields_ = (
-        *(
-            (name, ctypes.c_double)
-            for name in (
-                "lr",
-                "last_lr",
-                "temperature",
-                "mass",
-                "inverse_scale",
-                "noise",
-                "added_noise",
-                "inverse_inertia",
-                "reference_lr",
-                "reference_temperature",
-                "decay",
-                "epsilon",
-            )
-        ),
+        *((name, ctypes.c_double) for name in _REALS.split()),
         ("key", ctypes.c_uint64),
         ("step", ctypes.c_int64),
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "kind",
-                "stream",
-                "corrected",
-                "strang",
-                "measure",
-                "shared",
-                "hyperbolic",
-                "preconditioned",
-            )
-        ),
+        *((name, ctypes.c_int32) for name in _INTEGERS.split()),
     )
 
 
@@ -111,7 +86,7 @@ def usable(shard: Shard) -> bool:
 
 
 def fill_normal(out: Tensor, first_block: int, key: int, step: int, stream: int) -> None:
-    """Fill a contiguous CPU tensor by the standard normals of its place in the stream."""
+    """Fill a contiguous CPU tensor with the standard normals of its position in the stream."""
     compiled = library()
     if compiled is None:
         out.copy_(normals(out.numel(), first_block, key, step, stream, out.dtype))

@@ -1,9 +1,8 @@
-"""The fused step on CUDA: one launch for all parameters, a second one in front of it if gradients are to be checked.
+"""The fused step on CUDA: one launch for all parameters, preceded by another one if gradients are checked.
 
-A table on the device holds the address of every parameter and gradient, so tensors stay where they are. It is uploaded
-only when an address or a hyper-parameter has changed, from pinned memory and without waiting. Everything else the step
-needs (its number, for the noise; learning rates and temperatures that are tensors) is read on the device: a captured
-graph replays a different step each time. Sums go to one slot per block, so repeated runs agree bit for bit.
+A table on the device holds the address of every parameter and gradient. It is uploaded without waiting, and only when
+an address or a hyper-parameter has changed. The step number and tensor-valued settings are read on the device, so a
+captured graph replays a different step each time. Sums go to one slot per block, so repeated runs agree bit for bit.
 """
 
 from __future__ import annotations
@@ -44,14 +43,13 @@ def usable(shard: Shard) -> bool:
 
 
 class Alarm:
-    """Which step had a gradient that is not finite, on one device; the shards there share it and skip together."""
+    """The step with a non-finite gradient on one device; its shards skip together."""
 
     def __init__(self, device: torch.device) -> None:
         self.step = torch.full((), -1, dtype=torch.int64, device=device)
         self.first = torch.full((), NEVER, dtype=torch.int64, device=device)
 
     def reset(self) -> None:
-        """Forget what was noted: the chain has been put back to another step."""
         self.step.fill_(-1)
         self.first.fill_(NEVER)
 
@@ -80,15 +78,11 @@ class Plan:
         self.aligned = False  # whether blocks may load whole vectors
 
     def forget(self) -> None:
-        """Readings and alarms of the chain as it was would mislead the one that takes its place."""
         self.ticket.zero_()
         self.bad.reset()
 
     def upload(self, values: np.ndarray[Any, Any]) -> None:
-        """Bring a new table to the device, if it is not there already, without waiting for it; `table` is then it.
-
-        A captured graph has a table of its own, filled once and for all when it is captured.
-        """
+        """Set `table` to these values on the device, without waiting; a captured graph has a table of its own."""
         raw = values.tobytes()
         if torch.cuda.is_current_stream_capturing():
             if raw not in self.kept:
@@ -116,10 +110,7 @@ def plan_of(sampler: Sampler, shard: Shard) -> Plan:
 
 
 def prepare(sampler: Sampler, work: list[tuple[Shard, list[Tensor | None], Any]]) -> None:
-    """Bring the tables to the device for all shards that the kernel will run, and look at their gradients if asked to.
-
-    For all of them before any of them moves: a gradient that is not finite stops the whole step.
-    """
+    """Upload the tables of all shards, and check their gradients, before any of them moves."""
     for shard, grads, backend in work:
         if backend is not fused:
             continue
@@ -289,8 +280,8 @@ def skipped(shards: list[Shard]) -> str | None:
         code = int(alarm.first)
         if code < NEVER:
             alarm.first.fill_(NEVER)
-            step, place = divmod(code, CODE)
-            number, index = divmod(place, SHARD)
+            step, rest = divmod(code, CODE)
+            number, index = divmod(rest, SHARD)
             told = told or f"{shards[number].names[index]} was not finite at step {step}"
     return told
 

@@ -1,4 +1,4 @@
-"""Kinetic energies: how momentum becomes motion.
+"""Kinetic energies.
 
 | | Gaussian (c = ∞) | hyperbolic, with r = (1 + p²/m²c²)^(−1/2) |
 | --- | --- | --- |
@@ -35,8 +35,7 @@ def inverse_momentum_scale(mass: Any, speed_limit: float) -> Any:
 def least_friction(group: dict[str, Any]) -> float:
     """D of a group at this step: its `friction` or, where a scheduler sets `momentum`, the D with e^(−D h) = momentum.
 
-    No density that a sampler leaves invariant has D in it, so D may change from step to step. Without a step (h = 0) no
-    friction acts, whatever D is.
+    The invariant density does not depend on D, so D may change from step to step.
     """
     momentum, lr = group.get("momentum"), group["lr"]
     if momentum is None or not float(lr) > 0.0:
@@ -46,13 +45,11 @@ def least_friction(group: dict[str, Any]) -> float:
 
 
 def thermostat_weight(group: dict[str, Any]) -> Any:
-    """(h/h₀)(T₀/T) of a group at this step, at most 1: what turns its thermostat, stated for h₀ and T₀, into friction.
+    """(h/h₀)(T₀/T) of a group at this step, at most 1: the factor from its thermostat ζ, stated for h₀ and T₀, to ξ.
 
-    1 where the group has no h₀, or no thermostat. A device tensor where the step size or the temperature is one. Heat
-    is weighted alike, so a thermostat with more weight would be as much lighter as the square of it, and below zero it
-    would throw the chain out: a schedule that goes on to steps far above the first ones, or to temperatures far below,
-    must not do that. There the thermostat is the paper's. At T = 0 there is no temperature to hold and any motion would
-    be too warm: it rests, with weight 0, keeps what it has learned, and the step is that of SGD with momentum.
+    1 without h₀ or a thermostat. A device tensor where the step size or the temperature is one. The increment of ζ has
+    the same factor, so a factor w > 1 would make the thermostat w² times lighter, and unstable below zero. At T = 0 it
+    is 0: the thermostat keeps its value, and the step is that of SGD with momentum.
     """
     reference, warm = group.get("reference_lr"), group.get("reference_temperature")
     if reference is None:
@@ -70,7 +67,7 @@ def thermostat_weight(group: dict[str, Any]) -> Any:
 
 
 def slowing(p: Any, inverse_scale: Any) -> Any:
-    """r(p) = (1 + p²/m²c²)^(−1/2): by how much the speed limit slows this momentum. 1.0 for a Gaussian K."""
+    """r(p) = (1 + p²/m²c²)^(−1/2), by which the speed limit slows a momentum; 1.0 for a Gaussian K."""
     if isinstance(inverse_scale, float) and inverse_scale == 0.0:
         return 1.0
     return rsqrt(p * p * inverse_scale + 1.0)
@@ -134,8 +131,7 @@ def degrees_per_element(stiffness: float) -> float:
 def light_inertia(friction: float, temperature: float) -> float:
     """μ = T/(D/3)², with which ξ spreads over a third of D and follows gradient noise within hundreds of steps.
 
-    A heavier thermostat is slower in proportion. The paper's μ = 1 is, at D = 100, a thousand times as heavy, and where
-    gradients are noisy the chain then stays hot for as long as it runs. At most 1, so that a small D does not slow it;
-    1, too, where there is no D; and at T = 0, where a thermostat rests, that of T = 1.
+    A heavier thermostat is slower in proportion: the paper's μ = 1 is, at D = 100, a thousand times as heavy, and with
+    noisy gradients the chain stays above the target temperature. At most 1; 1 without D; at T = 0 that of T = 1.
     """
     return min(1.0, (temperature or 1.0) / (friction / 3.0) ** 2) if friction > 0.0 else 1.0

@@ -1,4 +1,4 @@
-"""What the samplers with a momentum share: the split step, and the paper's way of setting its speeds."""
+"""The base class of samplers with momentum, and the paper's parametrisation by speeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atmc.samplers.sampler import Sampler
 
 
 def speed_settings(lr: float, speed: float, max_speed: float = math.inf, momentum: float = 0.9) -> dict[str, float]:
-    """Mass, noise and speed limit from what a parameter does per step; `from_speeds` has the formulas."""
+    """Mass, friction and speed limit from speeds per step; see `from_speeds`."""
     for key, value in (("lr", lr), ("speed", speed)):
         plain_number(key, value, "a finite and positive number", lambda v: 0.0 < v < math.inf)
     plain_number("max_speed", max_speed, "a positive number", lambda v: v > 0.0)
@@ -34,7 +34,7 @@ class KineticSampler(Sampler):
         raise NotImplementedError
 
     def check_together(self, group: dict[str, Any], number: int, options: Mapping[str, Any]) -> None:
-        """A momentum that a scheduler has set must be one, and with the step size it must give a friction."""
+        """Refuse a `momentum` set by a scheduler that gives no friction."""
         momentum, lr = group.get("momentum"), group["lr"]
         if momentum is None:
             return
@@ -76,12 +76,11 @@ class KineticSampler(Sampler):
         momentum: float = 0.9,
         **options: Any,
     ) -> Self:
-        """The paper's way to say it: how far a parameter moves per step, on average (at T = 1) and at most.
+        """The paper's parametrisation: how far a parameter moves per step, on average (at T = 1) and at most.
 
         m = (speed/lr)⁻², c = max_speed/lr, D = −log(momentum)/lr. The paper's CIFAR-10 values are lr = 1e-3,
-        speed = 3e-4, max_speed = 1e-3, momentum = 0.9. A group may have a `speed`, `max_speed` and `momentum` of its
-        own: all three are then for a step of its own lr. A group that has only an lr of its own keeps the masses of the
-        others, and so is faster by it.
+        speed = 3e-4, max_speed = 1e-3, momentum = 0.9. A group may have its own `speed`, `max_speed` and `momentum`,
+        for a step of its own lr. A group with only its own lr keeps the masses of the others.
         """
         _refuse_both(options)
         whole = {"lr": lr, "speed": speed, "max_speed": max_speed, "momentum": momentum}

@@ -1,13 +1,11 @@
-"""The sampler's own random numbers: a pure function of (seed, shard, step, element), the same on every device.
+"""The noise of a sampler: a pure function of (seed, shard, step, element), the same on every device.
 
-A counter-based generator (Philox-4x32, ten rounds) makes the noise of a step independent of everything else that draws
-random numbers in the process, of how the work is split among threads or blocks, and of what came before: a restart
-needs the seed and the step. This file is the reference; `step.c` and `triton_kernels.py` draw the same bits.
+A counter-based generator (Philox-4x32, ten rounds) makes it independent of other random numbers in the process, of the
+number of threads, and of earlier steps. This is the reference; `step.c` and `triton_kernels.py` draw the same bits.
 
-The sampler's key is a hash of its seed under a name of our own, and on a CPU the generator is not the one behind
-`torch.manual_seed`. Equal seeds in the two places therefore cannot produce the same stream. (They once did: the added
-noise was then the mini-batch noise of a step later, and the thermostat settled at the wrong value while the parameters'
-variances still looked right.)
+The key is a hash of the seed, so that no seed of `torch.manual_seed` gives the same stream. (Once it did: the added
+noise was then the mini-batch noise of a step later, and the thermostat converged to a wrong value while the variances
+of the parameters still looked right.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a chain says about itself: temperatures with their intervals, and the thermostat."""
+"""Readings of a chain: temperatures with their intervals, and the thermostat."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class Readings:
 
 
 def read(shards: list[Shard], adaptive: bool) -> Readings:
-    """Bring all readings to the host. `adaptive`: whether a high thermostat silences the added noise (ATMC).
+    """All readings on the host, computed on the device and copied once.
 
-    Ordered and summed where the chain is, and copied once: there are millions of thermostats in hundreds of tensors.
+    `adaptive`: whether a high thermostat reduces the added noise (ATMC).
     """
     tensors = [reading for shard in shards for reading in _read_shard(shard, adaptive)]
 

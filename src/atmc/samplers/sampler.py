@@ -1,8 +1,7 @@
-"""What all samplers share: an `Optimizer` whose step draws from a law instead of descending.
+"""The base class of all samplers.
 
-A subclass says which hyper-parameters it has, which state it keeps, and how its thermostat sets noise and friction;
-this class checks input, owns the flat state, chooses the backend that runs the step, saves and restores, and reads
-temperatures.
+A subclass defines its hyper-parameters, its state, and how its thermostat sets noise and friction; this class checks
+input, owns the flat state, chooses the backend, saves and restores, and reads temperatures.
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ class Options(TypedDict, total=False):
 class Sampler(Optimizer):
     """Base of the samplers; see `ATMC` for the arguments they share.
 
-    One step is one gradient. `params`, groups and learning-rate schedulers work as in `torch.optim`; the learning rate
-    is the step size h of the dynamics, and the gradient must be that of the whole potential U (`atmc.Potential` makes
-    it so), not of a mean loss.
+    One step is one gradient. `params`, groups and schedulers work as in `torch.optim`; the learning rate is the step
+    size h, and the gradient must be that of the potential U (`atmc.Potential`), not of a mean loss.
     """
 
     # What recipes, checks and reports ask the class.
@@ -108,7 +106,7 @@ class Sampler(Optimizer):
     # -- parameters and their state ------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, as in any optimizer; what is already there keeps its state."""
+        """Add parameters, as in any optimizer; the others keep their state."""
         super().add_param_group(param_group)
         try:
             number, group = len(self.param_groups) - 1, self.param_groups[-1]
@@ -142,10 +140,9 @@ class Sampler(Optimizer):
 
     @torch.inference_mode(False)  # or a step outside inference mode could not write there
     def _build(self) -> None:
-        """Lay out the state of parameters that have none yet, keeping that of the others.
+        """Lay out the state of parameters that have none yet, also after `state.clear()`, keeping that of the others.
 
-        All of it is made before any of it is put in place. Where the caller has taken a state away (`state.clear()`),
-        it is made as for a new parameter, with momenta of its own.
+        All of it is made before any of it is assigned.
         """
         kept: dict[Tensor, dict[str, Any]] = {
             p: dict(self.state.get(p) or {}) for shard in self._shards for p in shard.params
@@ -214,10 +211,7 @@ class Sampler(Optimizer):
             views["thermostat"].fill_(group["thermostat_init"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything, so that copies and pickles work; PyTorch's own would leave the flat state behind.
-
-        But for `step`: a learning-rate scheduler puts one of its own in place, which would step the original.
-        """
+        """Everything, since PyTorch's own leaves the flat state behind; except `step`, which a scheduler replaces."""
         private = ("_optimizer_", "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured")
         return {k: value for k, value in self.__dict__.items() if k != "step" and not k.startswith(private)}
 
@@ -235,7 +229,7 @@ class Sampler(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Advance the chain by one step with the gradients in `p.grad`; parameters without one stay where they are.
+        """Advance the chain by one step with the gradients in `p.grad`; parameters without one do not move.
 
         Nothing is changed if the input is bad. Never synchronises with the host on CUDA, except with
         `nonfinite="raise"`, and can be captured in a CUDA graph.
@@ -295,7 +289,7 @@ class Sampler(Optimizer):
         if name == "single":
             return backends.single
         if type(self).__name__ not in fused_native.KINDS or not type(self).__module__.startswith(__package__):
-            name = "foreach"  # compiled code knows only our own formulas: a subclass may have others
+            name = "foreach"  # a subclass may have other formulas than the compiled code
         if name == "fused" and shard.dense and fused_native.usable(shard):
             return fused_native.fused
         if name == "fused" and shard.dense and fused_triton.usable(shard):
@@ -317,7 +311,7 @@ class Sampler(Optimizer):
                     last.copy_(torch.where(taken, last, before))
 
     def _heat_shared(self) -> None:
-        """Move the one thermostat of all parameters by the mean of their heat."""
+        """Move the shared thermostat by the mean over all parameters."""
         home = self._shards[0].device
         elements = sum(p.numel() for shard in self._shards for p in shard.params)
         heats = [torch.stack(h).sum().to(home) for shard in self._shards if (h := shard.scratch.pop("heat", []))]
@@ -328,14 +322,11 @@ class Sampler(Optimizer):
                 shard.flat["thermostat"].copy_(one)
 
     def advance(self, state: dict[str, Any], grad: Any, eta: list[Any], hyper: backends.Hyper) -> backends.Move:
-        """One step of the law on whatever the backend hands over: a tensor, a list of tensors, or a flat piece."""
+        """One step on what the backend passes: a tensor or a `TensorList`."""
         raise NotImplementedError
 
     def check_together(self, group: dict[str, Any], number: int, options: Mapping[str, Any]) -> None:
-        """Refuse settings of a group that are right one by one but not with each other or with the `saved` options.
-
-        Asked when a group is added, at every step, and of a state before it is loaded.
-        """
+        """Refuse settings of a group that conflict with each other or with the `saved` options."""
 
     def hyper(self, shard: Shard, index: int, mass: Any, measure: bool) -> backends.Hyper:
         """The hyper-parameters of one parameter of a shard, ready for the formulas."""
@@ -344,9 +335,7 @@ class Sampler(Optimizer):
     def check(self) -> None:
         """Raise if a step was skipped for a non-finite gradient since the last call (`nonfinite="skip"`).
 
-        On CUDA such a step is left out on the device, all parameters staying as they were, and noted there. This call
-        is where the host learns of it: it synchronises, so call it once in a while, at a log line. (Where the fused
-        kernel cannot run, the gradients are looked at from the host instead.)
+        On CUDA such a step is skipped and noted on the device. This call synchronises: make it once in a while.
         """
         told, self._skipped = self._skipped, None
         told = told or fused_triton.skipped(self._shards)
@@ -373,7 +362,7 @@ class Sampler(Optimizer):
     def readings(self) -> Readings:
         """All readings: kinetic temperature per tensor with its χ² interval, configurational temperature, thermostat.
 
-        Synchronises with the host: for log lines, not for the hot path.
+        Synchronises with the host.
         """
         for shard in self._shards:
             fused_triton.collect(shard)
@@ -382,9 +371,9 @@ class Sampler(Optimizer):
     # -- saving and restoring ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that exact continuation needs: groups, momenta, thermostats, the position in the noise stream, readings.
+        """What resuming exactly needs: groups, momenta, thermostats, the position in the noise stream, readings.
 
-        Only dicts, lists, strings, numbers and tensors. The tensors are copies: saving them later saves this moment.
+        Only dicts, lists, strings, numbers and copied tensors.
         """
         if self._lost():
             self._build()
@@ -394,7 +383,7 @@ class Sampler(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken, on this or another device; on bad input nothing changes.
+        """Resume exactly from `state_dict`, on this or another device; on bad input nothing changes.
 
         State buffers and tensor-valued learning rates keep their addresses, so a captured CUDA graph stays valid.
         """

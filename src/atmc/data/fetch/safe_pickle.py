@@ -1,8 +1,7 @@
-"""Reading CIFAR-10's Python batches without giving the file a say in what runs.
+"""Read CIFAR-10's Python batches without executing code of the pickle.
 
-A pickle is a program: it may name any importable function and call it. These files need four names only, and even
-those are answered by stand-ins of ours that accept bytes and nothing else; numpy's own unpickling is never reached.
-Any other name, a persistent reference, or an array that is not plain uint8 is refused.
+These files need four names only, which are answered by stand-ins that accept bytes and nothing else. Any other name, a
+persistent reference, or an array that is not plain uint8 is refused.
 """
 
 from __future__ import annotations

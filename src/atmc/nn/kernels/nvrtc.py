@@ -1,9 +1,7 @@
-"""CUDA C++ compiled when it is first needed, by the compiler library that comes with PyTorch, and kept on disk.
+"""Compile CUDA C++ when it is first needed, by the `libnvrtc` that comes with PyTorch, and cache it on disk.
 
-No toolkit and no build step: `libnvrtc` turns the source into machine code for this very GPU in a second or two, the
-driver loads it, and the code is cached by the hash of all that went into it. Several sources are best begun together
-(`ahead`): each takes a core for some seconds. Launches go to the current stream and can be captured in a CUDA graph.
-`ATMC_CACHE` names another folder than the user's cache for what is kept.
+Compiling takes a core some seconds per source; `ahead` starts several in the background. Launches go to the current
+stream and can be captured in a CUDA graph. `ATMC_CACHE` names another cache folder.
 """
 
 from __future__ import annotations
@@ -129,7 +127,7 @@ def _cached(source: str, options: list[str]) -> bytes:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all. Where there is no place for it, the code is compiled again next time."""
+    """Write a file atomically; if that fails, the code is compiled again next time."""
     with contextlib.suppress(OSError):
         write_file(path, content)
 

@@ -1,7 +1,6 @@
 """The residual blocks of one stage of ResNet++ as one differentiable operation on a Hopper GPU.
 
-`stage.cu` has the kernels and says why they are fast. Here: when they apply, how they are launched, and the same
-computation in plain PyTorch, which is what they are tested against and what runs everywhere else.
+`stage.cu` has the kernels. Here: when they apply, how they are launched, and the same computation in PyTorch.
 """
 
 from __future__ import annotations

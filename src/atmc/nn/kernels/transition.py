@@ -1,7 +1,7 @@
-"""How a stage of ResNet++ that halves the resolution begins, as one differentiable operation on a Hopper GPU.
+"""The beginning of a stage of ResNet++ that halves the resolution, as one differentiable operation on a Hopper GPU.
 
-`transition.cu` has the kernels. Here, as in `stage`: when they apply, how they are launched, and the way back to plain
-PyTorch, which is `entry_forward`.
+`transition.cu` has the kernels. Here: when they apply, and how they are launched; `entry_forward` is the same in
+PyTorch.
 """
 
 from __future__ import annotations

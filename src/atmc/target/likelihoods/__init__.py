@@ -1,4 +1,4 @@
-"""Likelihoods: how a network's output explains a label or a number."""
+"""Likelihoods p(target | network output)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Two likelihoods for curated labels that carry hardly any doubt, so that T = 1 is a fair model of them.
+"""Two likelihoods for curated labels, which are almost free of noise.
 
-The categorical likelihood lets a network explain a label with p = 0.6 at small cost, and so at T = 1 leaves room for
-doubt that labels checked by several people do not have. Cooling the posterior hides that; these two say it instead.
+At T = 1 the categorical likelihood overestimates the aleatoric uncertainty of labels that several people have checked.
+A cold posterior compensates for that; these likelihoods model it.
 """
 
 from __future__ import annotations

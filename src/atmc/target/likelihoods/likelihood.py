@@ -1,7 +1,6 @@
-"""What a likelihood is: −log p(target | output) per example, in float32 or better, and what it predicts.
+"""The interface of a likelihood: −log p(target | output) per example, in float32 or better, and its prediction.
 
-`check_shapes` costs nothing and always runs. `check_values` reads tensors back to the host and is left to the caller,
-who knows whether the step is being captured.
+`check_shapes` always runs. `check_values` reads tensors back to the host and must not run while a step is captured.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Likelihood:
         raise NotImplementedError
 
     def probs(self, outputs: Tensor) -> Tensor:
-        """What one sample of the network predicts for new inputs; averaged over samples it is the predictive."""
+        """The prediction of one sample; averaged over samples it is the predictive."""
         raise NotImplementedError
 
     def check_shapes(self, outputs: Tensor, targets: Tensor) -> None:

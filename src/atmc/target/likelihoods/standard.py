@@ -1,4 +1,4 @@
-"""The two everyday likelihoods: a categorical one for labels, a Gaussian one for regression."""
+"""The categorical likelihood for labels and the Gaussian likelihood for regression."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from atmc.target.likelihoods.likelihood import ClassLikelihood, Likelihood, wide
 class Categorical(ClassLikelihood):
     """p(y | f) = softmax(f)_y: each label is one draw from the predicted class probabilities.
 
-    It has no way to say how much doubt the labels carry. Curated data sets carry hardly any, which is why samples of
-    its posterior at T = 1 underfit them: see `NoisyDirichlet` and `DirClip` for two honest ways out, or cool the chain.
-    `probs` is softmax(f).
+    It overestimates the label noise of curated data sets, so that samples at T = 1 underfit them: use `NoisyDirichlet`,
+    `DirClip` or T < 1. `probs` is softmax(f).
     """
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Priors: densities on parameters, rules that hand them out, and the set that a model ends up with."""
+"""Priors on parameters, rules that assign them, and the set of priors of a model."""
 
 from atmc.target.priors.elementwise import Horseshoe, Laplace, Normal, StudentT
 from atmc.target.priors.prior import Flat, Prior

@@ -160,8 +160,7 @@ class Horseshoe(_Elementwise):
 
     a is `scale`, ε = `floor` · `scale`. With ε = 0 this is the horseshoe-like density of Bhadra et al. (closed form,
     log pole at 0 and Cauchy tails a²/u² as the horseshoe has, whose own density needs an exponential integral).
-    The pole's force is unbounded, which no finite step survives: ε rounds it off, and the constant stays elementary,
-    since ∫ log[(x² + A²)/(x² + ε²)] dx = 2π(A − ε). `floor=0` gives the pole back to who wants it.
+    The gradient at the pole is unbounded; ε bounds it, and ∫ log[(x² + A²)/(x² + ε²)] dx = 2π(A − ε).
     Draws are exact: x = loc + v · Cauchy with v uniform on (ε, A), because log[(x²+A²)/(x²+ε²)] = ∫ 2v/(x²+v²) dv.
     """
 

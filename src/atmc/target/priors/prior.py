@@ -1,7 +1,7 @@
-"""What a prior is: a normalised density on one parameter tensor, its gradient in closed form, a way to draw from it.
+"""The interface of a prior: a normalised density on one parameter tensor, its gradient, and sampling.
 
-A prior treats a tensor either element by element or row by row (rows are dim 0: one linear feature each). The gradient
-asked for everywhere is that of **−log p**, the prior's part of the potential, because that is what a sampler follows.
+A prior works element by element or row by row (rows are dim 0: one linear feature each). Gradients are those of
+**−log p**, the prior's part of the potential.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class KernelSpec:
 
 
 def positive(value: float, what: str) -> float:
-    """`value` as a float, or one clear error: every scale of a prior must be a positive, finite number."""
+    """`value` as a positive, finite float, or an error."""
     number = float(value)
     if not (math.isfinite(number) and number > 0):
         raise InputError(f"{what} must be a positive, finite number, not {value!r}")
@@ -166,9 +166,9 @@ def normal(shape: Shape, generator: torch.Generator | None, dtype: torch.dtype =
 
 @dataclass(frozen=True)
 class Flat(Prior):
-    """Improper: a constant. No density, no draw; only for a parameter that is deliberately left without a prior.
+    """Improper: a constant, for a parameter without a prior.
 
-    A rule that hands it out is refused unless `improper_ok=True` is given: the posterior may then not exist.
+    Refused unless `improper_ok=True` is given: the posterior may not exist.
     """
 
     proper = False

@@ -1,4 +1,4 @@
-"""Which parameter gets which prior: rules on modules and names, the first clause that fits wins.
+"""Assign priors to parameters by rules on modules and names; the first matching clause wins.
 
 rule = atmc.priors.resnetpp()                                             # the paper's
 rule = atmc.priors.resnetpp().override(Horseshoe(0.1), name="scale")      # ... with sparse scales

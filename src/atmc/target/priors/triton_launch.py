@@ -1,11 +1,8 @@
-"""Tables and launches for the fused kernel: one launch for all priors of a model, fit for a captured CUDA graph.
+"""Launch the fused kernel: all priors of a model at once, capturable in a CUDA graph.
 
-A table lists the tensors with raw addresses; which program of the kernel takes which part of which tensor is a second
-table that follows from the shapes and never changes. The first is built on the host, staged in pinned memory, copied
-without waiting, and kept while addresses and layouts stay the same, so a steady loop uploads nothing. Fresh gradients
-(for autograd) go to one flat buffer addressed by offset: their table depends on the parameters alone.
-
-A captured graph gets a table of its own, filled aside while it is captured (`graph_table.py`) and kept for good.
+One table lists the tensors' addresses, a second one, fixed by the shapes, the part of each program. The first is copied
+from pinned memory without waiting, and only when an address or a layout changes. New gradients (for autograd) go to one
+flat buffer addressed by offset. A captured graph has a table of its own (`graph_table.py`).
 """
 
 from __future__ import annotations
