@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from atmc.common.errors import InputError, RunError
-from atmc.diagnose.convergence import averaged_by_place, gain_of_pairs
-from atmc.diagnose.run_measurements import places_of
+from atmc.diagnose.convergence import averaged_by_mode, gain_of_pairs
+from atmc.diagnose.run_measurements import modes_of
 from atmc.engine import run
 from atmc.posterior import metrics
 from atmc.recipe import load_recipe
@@ -71,8 +71,8 @@ def read(folder: Path) -> dict[str, Any]:
                 }
             )
         modes, chains = probs, [entry.chain for entry in entries]
-        if several := places_of(opened):
-            modes, chains = averaged_by_place(probs, *zip(*several, strict=True))
+        if several := modes_of(opened):
+            modes, chains = averaged_by_mode(probs, *zip(*several, strict=True))
             found["modes"] = [
                 {"chain": chain, **{score: metrics.scores(mode, labels)[score] for score in SCORES}}
                 for mode, chain in zip(modes, chains, strict=True)

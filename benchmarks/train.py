@@ -272,13 +272,13 @@ def whole_run(options: argparse.Namespace) -> dict[str, Any]:
     from atmc.engine import run
     from atmc.engine.progress import Progress
 
-    class Clock(Progress):
+    class DeviceSchedule(Progress):
         first = 0.0
 
         def begin(self, *args: Any) -> None:
             self.first = time.perf_counter()
 
-    clock = Clock()
+    clock = DeviceSchedule()
     settings = recipe(options, "atmc", epochs=4)
     with tempfile.TemporaryDirectory() as folder:
         result = run(settings, folder, progress=clock)

@@ -13,7 +13,7 @@ from atmc import likelihoods, priors
 from atmc.api import RATE, default_recipe, sample
 from atmc.common.errors import InputError
 from atmc.data import ImageData
-from atmc.engine.step_size_search import find_pace
+from atmc.engine.step_size_search import find_step_size
 from atmc.posterior import Posterior
 from atmc.storage.run_directory import RunDir
 from atmc.target import Potential
@@ -65,7 +65,7 @@ def test_the_pace_is_that_of_the_data() -> None:
         def potential(model: nn.Module) -> Potential:
             return Potential(model, 300, priors.gaussian(1.0), likelihoods.Gaussian(SCALE))
 
-        return find_pace(line(), data, potential, batch, RATE, "cpu")
+        return find_step_size(line(), data, potential, batch, RATE, "cpu")
 
     usual = pace(1.0)
     # The variance of a batch's gradient of U is N² (E[x²]/σ²)/B for every weight; HEAT = 1/2 of D = 0.105/h.
@@ -96,7 +96,7 @@ def test_the_walk_leaves_modes_and_weights_alone() -> None:
     def potential(copy: nn.Module) -> Potential:
         return Potential(copy, 300, priors.gaussian(1.0), likelihoods.Gaussian(SCALE))
 
-    find_pace(model, ImageData.from_tensors(x, y), potential, 18, RATE, "cpu")
+    find_step_size(model, ImageData.from_tensors(x, y), potential, 18, RATE, "cpu")
     assert not any(seen)
     assert torch.equal(model.weight, before)
 

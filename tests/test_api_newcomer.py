@@ -223,14 +223,14 @@ def two_threads() -> Iterator[None]:
 def test_small_networks_have_one_thread_unless_it_is_set(
     overrides: list[str], small: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search, seen = api.find_pace, []
+    search, seen = api.find_step_size, []
 
     def noting(*args: Any) -> Any:
         seen.append(torch.get_num_threads())
         torch.set_num_threads(1)  # not to wait for it
         return search(*args)
 
-    monkeypatch.setattr(api, "find_pace", noting)
+    monkeypatch.setattr(api, "find_step_size", noting)
     monkeypatch.setattr(api, "SMALL", small * api.SMALL)
     sample(net(3), (X, Y), epochs=1, out=tmp_path, overrides=overrides, progress=None)
     assert seen == [expected]  # the search for the speed goes as the run does

@@ -34,7 +34,7 @@ from atmc.engine.progress import Progress, choose_progress
 from atmc.engine.run_data import RunData
 from atmc.engine.runner import RunResult, run
 from atmc.engine.schedule import make_schedule
-from atmc.engine.step_size_search import Pace, find_pace
+from atmc.engine.step_size_search import StepSize, find_step_size
 from atmc.engine.torch_settings import numerics
 from atmc.recipe.build import build_likelihood, build_prior
 from atmc.recipe.settings import (
@@ -156,14 +156,14 @@ def sample(
         return posterior
 
 
-def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: Pace | None = None) -> Recipe:
+def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: StepSize | None = None) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
     A tenth as many epochs of SGD come first: thermostats that meet the storm of the first steps remember it for long.
     Then there are 20 cycles, or as many of 200 steps as there is time for, up to 60; those after the first third give
     samples. `pace` says how fast to go, and is otherwise RATE.
     """
-    pace = Pace(RATE, RATE) if pace is None else pace
+    pace = StepSize(RATE, RATE) if pace is None else pace
     batch = default_batch(num_data)
     cycle = math.ceil(epochs / min(60, max(20, epochs * num_data // batch // 200)))
     schedule = ScheduleSection(
@@ -221,7 +221,7 @@ def _settings(
     train: ImageData,
     epochs: int | None,
     overrides: Sequence[str],
-    pace: Pace | None = None,
+    pace: StepSize | None = None,
 ) -> Recipe:
     if isinstance(source, Recipe):
         base = source
@@ -283,7 +283,7 @@ def _pace(
     batch: int,
     device: torch.device,
     teller: Progress,
-) -> Pace:
+) -> StepSize:
     """How fast this network may be sampled on these data, searched for as the run will go: with its threads."""
     from atmc.target import Potential
 
@@ -304,7 +304,7 @@ def _pace(
 
     # Of `numerics` the threads alone: on a GPU the fastest convolutions are not always the same; the speed should be.
     with numerics(settings, device) if device.type == "cpu" else nullcontext():
-        return find_pace(model, train, potential, batch, RATE, device)
+        return find_step_size(model, train, potential, batch, RATE, device)
 
 
 def _target(

@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 
 from atmc.diagnose.convergence import (
     PairGains,
-    averaged_by_place,
+    averaged_by_mode,
     by_chain,
     ess,
     exchangeability_test,
@@ -313,7 +313,7 @@ def test_outputs_of_a_regression_are_compared_as_probabilities_are() -> None:
 def test_samples_of_one_cycle_are_one_place() -> None:
     probs, _, _ = chains_apart(own=0.0, chains=2, draws=4)
     chains, cycles = [0, 1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 1, 1, 1, 1]
-    found, owners = averaged_by_place(probs, chains, cycles)
+    found, owners = averaged_by_mode(probs, chains, cycles)
     assert owners == [0, 1, 0, 1]
     np.testing.assert_allclose(found, np.stack([probs[[a, a + 2]].mean(0) for a in (0, 1, 4, 5)]), rtol=1e-12)
 
@@ -326,7 +326,7 @@ def test_that_samples_of_one_place_resemble_each_other_says_nothing_of_chains() 
     labels = np.array([rng.choice(4, p=row) for row in probs.mean(0)])
     chains, cycles = list(range(4)) * 12, [cycle for cycle in range(4) for _ in range(12)]
     misled = gain_of_pairs(probs, labels, chains)
-    found = gain_of_pairs(*averaged_by_place(probs, chains, cycles)[:1], labels, list(range(4)) * 4)
+    found = gain_of_pairs(*averaged_by_mode(probs, chains, cycles)[:1], labels, list(range(4)) * 4)
     assert misled is not None
     assert found is not None
     assert misled.p_value == 0.001

@@ -16,7 +16,7 @@ from atmc.diagnose.convergence import PairGains, gain_of_doubling, mixing
 from atmc.diagnose.doctor import doctor, examine
 from atmc.diagnose.early_samples import LateGain, gain_of_late
 from atmc.diagnose.finding import LEVELS, Advice, words
-from atmc.diagnose.run_measurements import Vitals, _with_predictions
+from atmc.diagnose.run_measurements import RunMeasurements, _with_predictions
 from atmc.diagnose.sample_checks import whole_gap
 from atmc.diagnose.traces import Level, Trend
 from atmc.posterior import metrics
@@ -29,13 +29,13 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 @cache
-def well(seed: int = 0, draws: int = 20, examples: int = 400) -> Vitals:
+def well(seed: int = 0, draws: int = 20, examples: int = 400) -> RunMeasurements:
     """What independent samples of a calibrated posterior look like."""
     rng = np.random.default_rng(seed)
     probs = softmax(2 * rng.normal(size=(1, examples, 5)) + 0.7 * rng.normal(size=(draws, examples, 5)))
     mean = metrics.predictive(probs)
     labels = (rng.random((examples, 1)) > mean.cumsum(1)[:, :-1]).sum(1)
-    return Vitals(
+    return RunMeasurements(
         sampler="atmc",
         samples=draws,
         friction=105.4,
@@ -61,15 +61,15 @@ def well(seed: int = 0, draws: int = 20, examples: int = 400) -> Vitals:
     )
 
 
-def healthy(**changes: object) -> Vitals:
+def healthy(**changes: object) -> RunMeasurements:
     return replace(well(), **changes)  # type: ignore[arg-type]
 
 
-def titles(vitals: Vitals) -> list[str]:
+def titles(vitals: RunMeasurements) -> list[str]:
     return [advice.title for advice in doctor(vitals)]
 
 
-def find(vitals: Vitals, title: str) -> Advice:
+def find(vitals: RunMeasurements, title: str) -> Advice:
     return next(a for a in doctor(vitals) if title in a.title)
 
 
@@ -213,7 +213,7 @@ def test_a_few_samples_are_never_called_enough() -> None:
     few = find(healthy(samples=3), "Averaging helps")
     assert few.title == "Averaging helps"
     assert "cannot be told from 3 samples" in few.evidence
-    assert find(healthy(samples=15, places=5), "Averaging helps").title == "Averaging helps"
+    assert find(healthy(samples=15, modes=5), "Averaging helps").title == "Averaging helps"
     assert "enough" in find(healthy(samples=8), "Averaging helps").title
 
 
@@ -242,23 +242,23 @@ def test_a_thermostat_that_moves_at_the_right_temperature_asks_for_no_burn_in() 
     assert "burn_in" not in median.action
 
 
-def test_chains_that_keep_to_places_of_their_own() -> None:
-    found = find(healthy(chains=4, pairs=PairGains(0.042, 0.050, 0.001, 0.001)), "places of its own")
+def test_chains_that_keep_to_modes_of_their_own() -> None:
+    found = find(healthy(chains=4, pairs=PairGains(0.042, 0.050, 0.001, 0.001)), "modes of its own")
     assert found.level == "note"
     assert "More chains" in found.action
     assert "0.0420" in found.evidence
     for alike in (PairGains(0.042, 0.050, 0.2, 0.001), PairGains(0.042, 0.043, 0.001, 0.001)):
         assert find(healthy(chains=4, pairs=alike), "No sign of chains that keep").level == "ok"
-    assert "places" not in " ".join(titles(healthy()))
+    assert "modes" not in " ".join(titles(healthy()))
     few = healthy(chains=4, pairs=PairGains(0.042, 0.050, 0.042, 1 / 24))
-    assert "places" not in " ".join(titles(few))  # 24 ways to deal eight samples prove nothing, in either direction
+    assert "modes" not in " ".join(titles(few))  # 24 ways to deal eight samples prove nothing, in either direction
 
 
-def test_few_places_are_too_few_however_many_samples_they_gave() -> None:
-    found = doctor(healthy(samples=15, places=5))
-    assert found[0].title == "Nothing wrong shows, but 5 places cannot show much"
-    assert "There are only 5 places, of 15 samples" in titles(healthy(samples=15, places=5))
-    assert "15 samples of 5 places" in found[0].evidence
+def test_few_modes_are_too_few_however_many_samples_they_gave() -> None:
+    found = doctor(healthy(samples=15, modes=5))
+    assert found[0].title == "Nothing wrong shows, but 5 modes cannot show much"
+    assert "There are only 5 modes, of 15 samples" in titles(healthy(samples=15, modes=5))
+    assert "15 samples of 5 modes" in found[0].evidence
 
 
 def test_scores_that_tell_of_trouble() -> None:
@@ -345,7 +345,7 @@ def test_nobody_is_told_to_raise_a_temperature_of_one() -> None:
 
 
 def test_an_optimiser_is_no_chain() -> None:
-    found = doctor(Vitals(sampler="sgd", samples=1))
+    found = doctor(RunMeasurements(sampler="sgd", samples=1))
     assert found[0].title.startswith("An optimiser's run")
     assert len(found) == 1
 
@@ -366,7 +366,7 @@ def test_words_and_noise() -> None:
     assert inertia(SamplerSection(friction=100.0, temperature=0.1)) == pytest.approx(9e-5)
 
 
-def guesses(examples: int, sure: float, share: float) -> Vitals:
+def guesses(examples: int, sure: float, share: float) -> RunMeasurements:
     """A predictor that says the same confidence everywhere and is right in `share` of three-class examples."""
     probs = np.full((examples, 3), (1 - sure) / 2)
     probs[:, 0] = sure
@@ -466,7 +466,7 @@ def test_predictions_are_judged_on_held_out_examples_and_as_averages() -> None:
         labels=lambda split: torch.from_numpy(labels),
         likelihood=lambda: SimpleNamespace(task="classification"),
     )
-    found = _with_predictions(Vitals("atmc", samples=4), run)
+    found = _with_predictions(RunMeasurements("atmc", samples=4), run)
     assert found.split == "validation"
     assert found.scores == metrics.summary(stored["validation"], labels)
     assert found.bins is not None

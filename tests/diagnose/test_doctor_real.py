@@ -118,7 +118,7 @@ def test_burn_in_begins_after_the_warm_start(tmp_path: Path) -> None:
     assert examine(opened).kinetic.rows == len(late)
 
 
-def test_cycles_that_give_several_samples_are_judged_by_place_and_where_they_are_warm(tmp_path: Path) -> None:
+def test_cycles_that_give_several_samples_are_judged_by_mode_and_where_they_are_warm(tmp_path: Path) -> None:
     """Momenta come from rest where T comes on. Rows from there on would tell of a chain that is too cold."""
     cycles = ["schedule.cycle_epochs=6", "schedule.samples_per_cycle=3", "schedule.lr_floor=0.2"]
     explore = ["schedule.temperature_schedule=explore", "schedule.explore_fraction=0.4", "run.log_steps=5"]
@@ -127,7 +127,7 @@ def test_cycles_that_give_several_samples_are_judged_by_place_and_where_they_are
     seen = examine(run)
     assert seen.mixing is not None
     assert seen.samples == 3 * seen.mixing.samples
-    assert f"the {seen.mixing.samples} places at random" in " ".join(advice.evidence for advice in found)
+    assert f"the {seen.mixing.samples} modes at random" in " ".join(advice.evidence for advice in found)
     assert not any("colder" in advice.title for advice in found)
     rows = [row for row in run.metrics() if row["event"] == "log" and row["epoch"] > run.recipe.schedule.settled_epochs]
     whole = temperature_ratio(rows, by_time=True)
@@ -135,7 +135,7 @@ def test_cycles_that_give_several_samples_are_judged_by_place_and_where_they_are
     assert abs(seen.kinetic.mean - 1.0) < 0.1, seen.kinetic
 
 
-def test_a_regression_is_judged_by_place_too(tmp_path: Path) -> None:
+def test_a_regression_is_judged_by_mode_too(tmp_path: Path) -> None:
     x = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
     data, noise = (x, x[:, :1]), atmc.likelihoods.Gaussian(0.5)
     changes = ["schedule.cycle_epochs=4", "schedule.samples_per_cycle=2", "schedule.burn_in_epochs=0"]
@@ -153,8 +153,8 @@ def test_a_regression_is_judged_by_place_too(tmp_path: Path) -> None:
     assert seen.mixing is not None
     assert seen.samples == 2 * seen.mixing.samples == 2 * seen.units
     assert seen.units == 4
-    assert not seen.neighbours > 0  # two samples of one place lie close together, and say nothing of the chain
-    assert f"There are only {seen.units} places, of {seen.samples} samples" in {advice.title for advice in doctor(seen)}
+    assert not seen.neighbours > 0  # two samples of one mode lie close together, and say nothing of the chain
+    assert f"There are only {seen.units} modes, of {seen.samples} samples" in {advice.title for advice in doctor(seen)}
 
 
 @pytest.fixture(scope="module")

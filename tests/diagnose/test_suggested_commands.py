@@ -16,7 +16,7 @@ from atmc.cli.main import run as command_line
 from atmc.common.errors import RunError
 from atmc.diagnose import suggested_commands
 from atmc.diagnose.doctor import doctor, examine
-from atmc.diagnose.run_measurements import Vitals
+from atmc.diagnose.run_measurements import RunMeasurements
 from atmc.engine import run as run_recipe
 from atmc.recipe.settings import Recipe
 from atmc.recipe.toml_files import recipe_from_values
@@ -154,7 +154,7 @@ def test_a_command_is_given_once(folder: Path) -> None:
 
 
 def test_a_run_of_no_folder_gets_the_sentence_alone() -> None:
-    v = Vitals(sampler="atmc")
+    v = RunMeasurements(sampler="atmc")
     prescribed = (
         suggested_commands.longer_burn_in(v),
         suggested_commands.slower(v, "Halve"),

@@ -59,7 +59,7 @@ def test_a_run_without_a_checkpoint_gives_way_to_another_recipe(
     """What a kill in the first moments leaves, or an older atmc that found the mistake too late."""
     folder = tmp_path / "run"
     with monkeypatch.context() as killed:
-        killed.setattr(runner.Keeper, "begin", _die)
+        killed.setattr(runner.Checkpointer, "begin", _die)
         with pytest.raises(SystemExit):
             run(change(tiny, chains=first, seed=4), folder, progress=None)
     assert Manifest.exists(folder)
@@ -80,14 +80,14 @@ def test_a_run_with_a_checkpoint_does_not(
     tiny: Any, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chains: int
 ) -> None:
     recipe = change(tiny, chains=chains)
-    begin: Callable[[Any], int] = runner.Keeper.begin
+    begin: Callable[[Any], int] = runner.Checkpointer.begin
 
     def begin_and_die(keeper: Any) -> int:
         begin(keeper)
         raise SystemExit
 
     with monkeypatch.context() as killed:
-        killed.setattr(runner.Keeper, "begin", begin_and_die)
+        killed.setattr(runner.Checkpointer, "begin", begin_and_die)
         with pytest.raises(SystemExit):
             run(recipe, tmp_path / "run", progress=None)
     with pytest.raises(InputError, match="begun with seed = 3, not 4"):

@@ -106,11 +106,11 @@ def test_a_deadline_comes_first_and_the_others_can_go_on(
 def test_another_error_still_ends_the_run(
     tiny: Any, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from atmc.engine.checkpointing import Keeper
+    from atmc.engine.checkpointing import Checkpointer
 
-    def full(keeper: Keeper) -> None:
+    def full(keeper: Checkpointer) -> None:
         raise RunError("no space left to write x")
 
-    monkeypatch.setattr(Keeper, "attend", full)
+    monkeypatch.setattr(Checkpointer, "attend", full)
     with pytest.raises(RunError, match="no space left"):
         run(change(tiny, chains=2, run={"max_rollbacks": 0}), tmp_path / "run", progress=None)

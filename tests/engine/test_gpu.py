@@ -133,12 +133,12 @@ def test_other_samplers_half_precision_and_compiled_blocks(
 
 
 def test_divergence_is_rolled_back_with_the_recorded_step_still_valid(small: Any, tmp_path: Path) -> None:
-    from atmc.engine.checkpointing import Keeper
+    from atmc.engine.checkpointing import Checkpointer
 
-    attend = Keeper.attend
+    attend = Checkpointer.attend
     broken: list[int] = []
 
-    def break_once(keeper: Keeper) -> None:
+    def break_once(keeper: Checkpointer) -> None:
         if not broken and keeper.chain.done > 20:
             broken.append(keeper.chain.done)
             torch.cuda.synchronize()
@@ -146,11 +146,11 @@ def test_divergence_is_rolled_back_with_the_recorded_step_still_valid(small: Any
                 next(keeper.chain.model.parameters()).fill_(float("nan"))
         attend(keeper)
 
-    Keeper.attend = break_once  # type: ignore[method-assign]
+    Checkpointer.attend = break_once  # type: ignore[method-assign]
     try:
         assert run(small, tmp_path / "run", progress=None).status == "done"
     finally:
-        Keeper.attend = attend  # type: ignore[method-assign]
+        Checkpointer.attend = attend  # type: ignore[method-assign]
     found = RunDir.open(tmp_path / "run")
     assert [row["event"] for row in found.metrics()].count("rollback") == 1
     assert all(bool(t.isfinite().all()) for sample in found.bank for t in sample.values())

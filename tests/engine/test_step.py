@@ -9,7 +9,7 @@ import torch
 
 from atmc import data
 from atmc.engine.compiled_loss import BatchLoss
-from atmc.engine.device_schedule import Clock
+from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.loss_log import observe
 from atmc.engine.optimizer import build_optimizer
 from atmc.engine.processes import World
@@ -173,7 +173,7 @@ def test_a_thermostat_as_light_as_its_temperature_asks(tiny: Any, change: Any, f
 
 def test_the_clock_shows_the_schedule_and_what_rollbacks_have_left_of_it() -> None:
     lr, temperature = torch.tensor([0.4, 0.3, 0.2]), torch.tensor([0.0, 0.5, 1.0])
-    clock = Clock(Schedule(lr, temperature, 0, (3,), (3,), 1.0), torch.device("cpu"))
+    clock = DeviceSchedule(Schedule(lr, temperature, 0, (3,), (3,), 1.0), torch.device("cpu"))
     for start, scale in ((0, 1.0), (1, 0.5)):
         clock.set(start, scale)
         for step in range(start, 3):

@@ -184,11 +184,11 @@ def gain_of_doubling(probs: Any, labels: Any, halves: int = 20, seed: int = 0) -
     return factor * (float(np.mean(half)) - whole), factor * float(np.std(half))
 
 
-def averaged_by_place(outputs: Any, chains: Sequence[int], cycles: Sequence[int]) -> tuple[Any, list[int]]:
-    """Samples of one chain and one cycle, averaged: `[samples, …]` to `[places, …]`, and the chain of each place.
+def averaged_by_mode(outputs: Any, chains: Sequence[int], cycles: Sequence[int]) -> tuple[Any, list[int]]:
+    """Samples of one chain and one cycle, averaged: `[samples, …]` to `[modes, …]`, and the chain of each mode.
 
-    A cycle leads to a place, and several samples of it fill that place. Whether chains mix, and what more of them would
-    bring, is a question about places. Each is rounded to the type of the samples, whose smallest number it cannot be
+    A cycle leads to a mode, and several samples of it lie in that mode. Whether chains mix, and what more of them would
+    bring, is a question about modes. Each is rounded to the type of the samples, whose smallest number it cannot be
     below.
     """
     array = np.asarray(outputs)
@@ -220,7 +220,7 @@ def gain_of_pairs(
     """Does a chain get to where the others are? What two samples gain together, of one chain and of two.
 
     If every chain visits all that the posterior has, it does not matter whose samples are averaged. Where two chains
-    gain more, each keeps to places of its own for as long as it ran, and several short chains do better than a long one
+    gain more, each keeps to modes of its own for as long as it ran, and several short chains do better than a long one
     for the same number of samples. None without two chains and two samples of one. At most the last `most` samples.
     Only samples that are as old change places for the p-value: the first of a chain may be worse than its second, and
     two of one chain are never of the same age.

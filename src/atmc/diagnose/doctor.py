@@ -22,13 +22,13 @@ from atmc.common.text import plural
 from atmc.diagnose import dynamics_checks as motion
 from atmc.diagnose import sample_checks as samples
 from atmc.diagnose.finding import FEW, LEVELS, Advice
-from atmc.diagnose.run_measurements import Vitals, examine
+from atmc.diagnose.run_measurements import RunMeasurements, examine
 from atmc.diagnose.suggested_commands import split_command
 
-__all__ = ["Advice", "Vitals", "doctor", "examine", "verdict"]
+__all__ = ["Advice", "RunMeasurements", "doctor", "examine", "verdict"]
 
 # The order in which a person would ask.
-QUESTIONS: tuple[Callable[[Vitals], list[Advice]], ...] = (
+QUESTIONS: tuple[Callable[[RunMeasurements], list[Advice]], ...] = (
     motion.finished,
     motion.intact,
     motion.diverged,
@@ -49,8 +49,8 @@ QUESTIONS: tuple[Callable[[Vitals], list[Advice]], ...] = (
 
 
 def doctor(run: Any) -> list[Advice]:
-    """Findings about a run: a path, an open `RunDir`, or `Vitals`. The verdict first, then the worst, then the rest."""
-    vitals = run if isinstance(run, Vitals) else examine(_opened(run))
+    """Findings about a run (a path, an open `RunDir`, or measurements): first the verdict, then the worst."""
+    vitals = run if isinstance(run, RunMeasurements) else examine(_opened(run))
     found = [advice for question in QUESTIONS for advice in question(vitals)]
     found.sort(key=lambda advice: -LEVELS.index(advice.level))  # stable: questions keep their order within a level
     return commands_once([verdict(vitals, found), *found])
@@ -67,7 +67,7 @@ def commands_once(found: list[Advice]) -> list[Advice]:
     return made
 
 
-def verdict(vitals: Vitals, found: list[Advice]) -> Advice:
+def verdict(vitals: RunMeasurements, found: list[Advice]) -> Advice:
     """The whole in one entry."""
     problems = [a for a in found if a.level == "problem"]
     warnings = [a for a in found if a.level == "warning"]
@@ -95,11 +95,11 @@ def verdict(vitals: Vitals, found: list[Advice]) -> Advice:
     return Advice("ok", f"This {what} looks healthy", summary_line(vitals))
 
 
-def summary_line(vitals: Vitals) -> str:
+def summary_line(vitals: RunMeasurements) -> str:
     """The key figures that exist, in one line."""
     parts = [plural(vitals.samples, "sample")]
-    if vitals.places is not None:
-        parts[0] += f" of {plural(vitals.places, 'place')}"
+    if vitals.modes is not None:
+        parts[0] += f" of {plural(vitals.modes, 'mode')}"
     if vitals.chains > 1:
         parts[0] += f" of {vitals.chains} chains"
     if np.isfinite(vitals.kinetic.mean):

@@ -10,7 +10,7 @@ import numpy as np
 
 from atmc.common.text import plural
 from atmc.diagnose.finding import FEW, SIGNIFICANT, Advice, cannot_tell, words
-from atmc.diagnose.run_measurements import Vitals
+from atmc.diagnose.run_measurements import RunMeasurements
 from atmc.diagnose.suggested_commands import (
     anew,
     by_hand,
@@ -33,7 +33,7 @@ LONGER = (
 LIGHT = 0.3  # equilibrium spread of the thermostat as a share of D with which it reacts within hundreds of steps
 
 
-def finished(v: Vitals) -> list[Advice]:
+def finished(v: RunMeasurements) -> list[Advice]:
     """Did the run come to its end?"""
     if v.status == "done":
         return []
@@ -49,7 +49,7 @@ def finished(v: Vitals) -> list[Advice]:
     ]
 
 
-def intact(v: Vitals) -> list[Advice]:
+def intact(v: RunMeasurements) -> list[Advice]:
     """Are all its files what was written?"""
     if not v.damage:
         return []
@@ -61,7 +61,7 @@ def intact(v: Vitals) -> list[Advice]:
     return [Advice("warning", "Files of the run were damaged", evidence, action, "certain")]
 
 
-def diverged(v: Vitals) -> list[Advice]:
+def diverged(v: RunMeasurements) -> list[Advice]:
     """Did it have to be caught?"""
     if v.rollbacks == 0 and v.status != "diverged":
         return []
@@ -79,7 +79,7 @@ def diverged(v: Vitals) -> list[Advice]:
     return [Advice("warning", f"The chain diverged {times} and was rolled back", evidence, action, "certain")]
 
 
-def enough_samples(v: Vitals) -> list[Advice]:
+def enough_samples(v: RunMeasurements) -> list[Advice]:
     """Is there anything to average?"""
     if not v.samples_weights or v.units >= FEW:
         return []
@@ -89,12 +89,12 @@ def enough_samples(v: Vitals) -> list[Advice]:
         action = "Let the run pass its burn-in and its first cycle (schedule.burn_in_epochs, schedule.cycle_epochs)."
         return [Advice("problem", "There are no samples", "The bank is empty.", action, "certain")]
     title = f"There {'is' if v.units == 1 else 'are'} only {plural(v.units, v.unit)}"
-    title += f", of {plural(v.samples, 'sample')}" if v.unit == "place" else ""
+    title += f", of {plural(v.samples, 'sample')}" if v.unit == "mode" else ""
     action = finish(v) if unfinished(v) else "Run longer, or shorten schedule.cycle_epochs."
     return [Advice("note", title, f"Mixing can be judged from {FEW} on.", action, "certain")]
 
 
-def at_temperature(v: Vitals) -> list[Advice]:
+def at_temperature(v: RunMeasurements) -> list[Advice]:
     """Is the chain as warm as asked, over the time of its dynamics (or hotter where samples are taken)?"""
     ends = v.kinetic_at_samples
     usual = "In the later half of each cycle's time at T" if v.explores else "Since burn-in"
@@ -124,7 +124,7 @@ def at_temperature(v: Vitals) -> list[Advice]:
     return [Advice(grade, "The chain is colder than asked", evidence, action, "almost certain")]
 
 
-def cools_at_cycle_ends(v: Vitals) -> list[Advice]:
+def cools_at_cycle_ends(v: RunMeasurements) -> list[Advice]:
     """Have the momenta kept their temperature where samples are taken?
 
     A thermostat answers to gradient noise with friction, and cannot let go of it while the last, small steps pass: they
@@ -157,19 +157,19 @@ def _around(level: Level) -> str:
     return f"{level.mean:.{digits}f}" + (f" ± {level.error:.{digits}f}" if np.isfinite(level.error) else "")
 
 
-def light_inertia(v: Vitals) -> float:
+def light_inertia(v: RunMeasurements) -> float:
     """μ = T / (κD)²: the inertia whose thermostat spreads over a share κ of D and follows within hundreds of steps."""
     return v.temperature / (LIGHT * v.friction) ** 2 if v.friction > 0 else float("nan")
 
 
-def make_lighter(v: Vitals) -> str:
+def make_lighter(v: RunMeasurements) -> str:
     """A lighter thermostat, as a setting of the recipe."""
     value = f"{light_inertia(v):.1g}"
     sentence = f"Make the thermostat lighter, sampler.inertia = {value} instead of {v.inertia:g}"
     return anew(v, sentence, sampler__inertia=value)
 
 
-def cooling(v: Vitals) -> str:
+def cooling(v: RunMeasurements) -> str:
     """What to do against heat."""
     light = light_inertia(v)
     if np.isfinite(v.inertia) and np.isfinite(light) and v.inertia > 3 * light:
@@ -180,7 +180,7 @@ def cooling(v: Vitals) -> str:
     return slower(v, "Enlarge data.batch_size, or halve sampler.lr and the speeds")
 
 
-def virial(v: Vitals) -> list[Advice]:
+def virial(v: RunMeasurements) -> list[Advice]:
     """Do positions agree with momenta about the temperature?"""
     level = v.configurational
     if not np.isfinite(level.error) or abs(level.mean - 1.0) <= 2 * TOLERABLE or not level.excludes(1.0, SIGNIFICANT):
@@ -194,7 +194,7 @@ def virial(v: Vitals) -> list[Advice]:
     return [Advice("note", title, evidence, longer_burn_in(v), "very likely", doubt)]
 
 
-def thermostat(v: Vitals) -> list[Advice]:
+def thermostat(v: RunMeasurements) -> list[Advice]:
     """Has the thermostat found its place, and have the parameters with the noisiest gradients?
 
     The median answers for most parameters, the 99 % quantile for those that a heavy thermostat reaches last. While it
@@ -240,7 +240,7 @@ def thermostat(v: Vitals) -> list[Advice]:
     return found
 
 
-def stationary_loss(v: Vitals) -> list[Advice]:
+def stationary_loss(v: RunMeasurements) -> list[Advice]:
     """Is the training loss the same from cycle to cycle?"""
     trend = v.drift
     if not v.samples_weights or not np.isfinite(trend.p_value) or not np.isfinite(v.loss):
@@ -259,6 +259,6 @@ def stationary_loss(v: Vitals) -> list[Advice]:
         evidence += " Early samples are worse than late ones."
         action = longer_burn_in(v, "Drop the early samples (posterior[k:]), or lengthen schedule.burn_in_epochs")
         return [Advice("warning", "The training loss is still falling", evidence, action, words(trend.p_value))]
-    evidence += " The chain is leaving the place where it started for flatter ones, or heating up."
+    evidence += " The chain is leaving the mode where it started for flatter ones, or heating up."
     action = longer_burn_in(v, "If the chain is hot, see to that first; else lengthen schedule.burn_in_epochs")
     return [Advice("warning", "The training loss is rising", evidence, action, words(trend.p_value))]

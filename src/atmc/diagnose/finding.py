@@ -10,7 +10,7 @@ LEVELS = ("ok", "note", "warning", "problem")
 FEW = 8  # samples below which the two halves of a chain cannot be compared
 # A finding that rests on a test is made below this p-value. Five such tests can call a chain ill (two of the
 # thermostat, training loss, mixing, late samples), so by these alone a chain of independent samples is called so by
-# chance in at most 5 % of cases; a sixth, whether chains keep to places of their own, makes a note. Above it nothing
+# chance in at most 5 % of cases; a sixth, whether chains keep to modes of their own, makes a note. Above it nothing
 # is shown, health neither: what looks large and may be chance is left open.
 SIGNIFICANT = 0.01
 OPEN = "may be chance"  # how sure an open question makes one

@@ -16,7 +16,7 @@ from atmc.diagnose import traces
 from atmc.diagnose.convergence import (
     Mixing,
     PairGains,
-    averaged_by_place,
+    averaged_by_mode,
     gain_of_doubling,
     gain_of_pairs,
     mixing,
@@ -38,7 +38,7 @@ NO_TREND = traces.Trend(NAN, NAN, NAN, 0)
 
 
 @dataclass(frozen=True)
-class Vitals:
+class RunMeasurements:
     """One run, in numbers. Temperatures are ratios of measured to asked."""
 
     sampler: str
@@ -70,7 +70,7 @@ class Vitals:
     neighbours: float = NAN  # distance of neighbours over that of strangers
     split: str = ""
     classes: int = 0  # 0 where unknown
-    places: int | None = None  # where cycles give several samples: what mixing, doubling, pairs and late count
+    modes: int | None = None  # where cycles give several samples: what mixing, doubling, pairs and late count
     mixing: Mixing | None = None
     scores: dict[str, Any] | None = None  # `metrics.summary`
     bins: CalibrationBins | None = None
@@ -83,13 +83,13 @@ class Vitals:
 
     @property
     def unit(self) -> str:
-        """What is to be independent: samples, or the places of which a cycle gives several."""
-        return "sample" if self.places is None else "place"
+        """What is to be independent: samples, or the modes of which a cycle gives several."""
+        return "sample" if self.modes is None else "mode"
 
     @property
     def units(self) -> int:
         """How many of them there are."""
-        return self.samples if self.places is None else self.places
+        return self.samples if self.modes is None else self.modes
 
     @property
     def samples_weights(self) -> bool:
@@ -97,7 +97,7 @@ class Vitals:
         return self.sampler != "sgd"
 
 
-def examine(run: RunDir) -> Vitals:
+def examine(run: RunDir) -> RunMeasurements:
     """Read a run directory; nothing in it is changed."""
     recipe = run.recipe
     rows = run.metrics()
@@ -111,7 +111,7 @@ def examine(run: RunDir) -> Vitals:
     kind = sampler_class(section.name)
     thermostatted = kind is not None and kind.has_thermostat
     per_cycle = traces.loss_per_cycle(main)
-    found = Vitals(
+    found = RunMeasurements(
         sampler=section.name,
         status=run.status,
         samples=len(run.bank),
@@ -142,25 +142,25 @@ def examine(run: RunDir) -> Vitals:
         path=str(run.path),
         steps_per_epoch=_steps_per_epoch(run),
     )
-    if several := places_of(run):
-        found = replace(found, places=len(set(several)))
+    if several := modes_of(run):
+        found = replace(found, modes=len(set(several)))
     return _with_predictions(_with_distances(found, run), run) if found.samples else found
 
 
-def _with_distances(found: Vitals, run: RunDir) -> Vitals:
+def _with_distances(found: RunMeasurements, run: RunDir) -> RunMeasurements:
     bank = run.bank
     found = replace(found, parameters=float(sum(tensor.numel() for tensor in bank[0].values())))
     if found.samples < 2:
         return found
     distances, chosen = cosine_distances(bank)
     upper = distances[np.triu_indices(len(chosen), k=1)]
-    # Samples of one place lie close together, as they should: then neighbours say nothing about the chain.
-    ratio = NAN if found.places is not None else neighbour_ratio(distances, [bank.chain_of(i) for i in chosen])
+    # Samples of one mode lie close together, as they should: then neighbours say nothing about the chain.
+    ratio = NAN if found.modes is not None else neighbour_ratio(distances, [bank.chain_of(i) for i in chosen])
     return replace(found, distance=float(np.median(upper)), neighbours=ratio)
 
 
-def places_of(run: RunDir) -> list[tuple[int, int]] | None:
-    """Chain and cycle of each sample, where cycles lead to places and one of them has given several samples."""
+def modes_of(run: RunDir) -> list[tuple[int, int]] | None:
+    """Chain and cycle of each sample, where cycles lead to modes and one of them has given several samples."""
     plan, bank = run.recipe.schedule, run.bank
     if plan.samples_per_cycle == 1 and plan.temperature_schedule != "explore":
         return None
@@ -168,7 +168,7 @@ def places_of(run: RunDir) -> list[tuple[int, int]] | None:
     return found if len(set(found)) < len(found) else None
 
 
-def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
+def _with_predictions(found: RunMeasurements, run: RunDir) -> RunMeasurements:
     splits = [s for s in ("validation", "test") if s in run.splits]
     if not splits:
         return found
@@ -177,15 +177,15 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
     labels = stored_labels(run, split)
     bank = run.bank
     chains = [bank.chain_of(i) for i in range(len(bank))] if found.chains > 1 else None
-    places, owners = probs, chains
-    if several := places_of(run):
+    modes, owners = probs, chains
+    if several := modes_of(run):
         # Samples of one cycle resemble each other, as they may: the questions are whether cycles and chains do.
-        places, own = averaged_by_place(probs, *zip(*several, strict=True))
+        modes, own = averaged_by_mode(probs, *zip(*several, strict=True))
         owners = own if chains is not None else None
     if run.likelihood().task != "classification":
-        many = len(places) > 1 and bool(np.isfinite(probs).all())
-        return replace(found, split=split, mixing=mixing_of_values(places, labels, owners) if many else None)
-    found = replace(found, split=split, mixing=mixing(places, labels, owners) if len(places) > 1 else None)
+        many = len(modes) > 1 and bool(np.isfinite(probs).all())
+        return replace(found, split=split, mixing=mixing_of_values(modes, labels, owners) if many else None)
+    found = replace(found, split=split, mixing=mixing(modes, labels, owners) if len(modes) > 1 else None)
     if labels is None or len(labels) != probs.shape[1]:
         return found
     return replace(
@@ -193,9 +193,9 @@ def _with_predictions(found: Vitals, run: RunDir) -> Vitals:
         classes=int(probs.shape[2]),
         scores=summary(probs, labels),
         bins=calibration_bins(predictive(probs), labels),
-        doubling=gain_of_doubling(places, labels),
-        pairs=gain_of_pairs(places, labels, owners) if owners is not None else None,
-        late=gain_of_late(places, labels, owners),
+        doubling=gain_of_doubling(modes, labels),
+        pairs=gain_of_pairs(modes, labels, owners) if owners is not None else None,
+        late=gain_of_late(modes, labels, owners),
     )
 
 

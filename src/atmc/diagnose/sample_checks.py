@@ -8,7 +8,7 @@ import numpy as np
 
 from atmc.common.text import plural
 from atmc.diagnose.finding import FEW, SIGNIFICANT, Advice, cannot_tell, words
-from atmc.diagnose.run_measurements import Vitals
+from atmc.diagnose.run_measurements import RunMeasurements
 from atmc.diagnose.suggested_commands import go_on, held_out, longer_burn_in, slower
 from atmc.posterior.arrays import Floats
 from atmc.posterior.calibration import CalibrationBins, wilson
@@ -31,7 +31,7 @@ def nats(value: float) -> str:
     return f"{value:.3f}" if not abs(value) < 0.1 else f"{value:#.3g}"
 
 
-def mixed(v: Vitals) -> list[Advice]:
+def mixed(v: RunMeasurements) -> list[Advice]:
     """Do chains, or the halves of one, predict alike?"""
     m = v.mixing
     if v.units < FEW or not v.samples_weights:
@@ -62,7 +62,7 @@ def mixed(v: Vitals) -> list[Advice]:
     return [Advice("ok", f"{who} predict alike", evidence)]
 
 
-def distinct(v: Vitals) -> list[Advice]:
+def distinct(v: RunMeasurements) -> list[Advice]:
     """Are the samples different from each other, and independent?"""
     if v.samples > 1 and v.distance < 1e-4:
         evidence = f"The median cosine distance between two is {v.distance:.1e}."
@@ -84,7 +84,7 @@ def distinct(v: Vitals) -> list[Advice]:
     return []
 
 
-def learned(v: Vitals) -> list[Advice]:
+def learned(v: RunMeasurements) -> list[Advice]:
     """Has it learned anything? A chain may mix well around networks that know no more than a coin does.
 
     Worse than guessing, on the training set as well, is what too large a step size does.
@@ -115,7 +115,7 @@ def learned(v: Vitals) -> list[Advice]:
     return [Advice("warning", "Its predictions cannot be told from guessing", evidence, action, "certain")]
 
 
-def averaging(v: Vitals) -> list[Advice]:
+def averaging(v: RunMeasurements) -> list[Advice]:
     """What does the average gain, and would more samples gain more?
 
     One sample stands for all of them here, so it is their mean; what `atmc evaluate` and the report's table call the
@@ -132,7 +132,7 @@ def averaging(v: Vitals) -> list[Advice]:
     late = v.late
     if late is not None and late.ahead > HARM * average and late.ahead > 3 * late.error:
         action = longer_burn_in(v, "Drop the early samples (posterior[k:]), or lengthen schedule.burn_in_epochs")
-        which = f"the last {late.samples}" + (" places" if v.unit == "place" else "")
+        which = f"the last {late.samples}" + (" modes" if v.unit == "mode" else "")
         evidence += f" {which.capitalize()} alone have {nats(late.late)}, less by {nats(late.ahead)} ± "
         evidence += f"{nats(late.error)}; as many at random do as well with probability {late.p_value:.2g}."
         if late.p_value < SIGNIFICANT:
@@ -155,7 +155,7 @@ def averaging(v: Vitals) -> list[Advice]:
     return [Advice("ok", "Averaging helps, and there are samples enough", evidence)]
 
 
-def reached(v: Vitals) -> list[Advice]:
+def reached(v: RunMeasurements) -> list[Advice]:
     """Does each chain get to where the others are?"""
     p = v.pairs
     if p is None or v.units < FEW or p.least >= SIGNIFICANT:  # too few to tell, in either direction
@@ -166,11 +166,11 @@ def reached(v: Vitals) -> list[Advice]:
     )
     if p.p_value < SIGNIFICANT and p.more > 0.05:
         action = "More chains (a larger chains) bring more than longer ones, as far as their burn-in allows."
-        return [Advice("note", "Each chain keeps to places of its own", evidence, action, words(p.p_value))]
-    return [Advice("ok", "No sign of chains that keep to places of their own", evidence)]
+        return [Advice("note", "Each chain keeps to modes of its own", evidence, action, words(p.p_value))]
+    return [Advice("ok", "No sign of chains that keep to modes of their own", evidence)]
 
 
-def calibrated(v: Vitals) -> list[Advice]:
+def calibrated(v: RunMeasurements) -> list[Advice]:
     """Is it right as often as it says?"""
     if v.bins is None:
         return []
@@ -214,12 +214,12 @@ def whole_gap(bins: CalibrationBins) -> tuple[float, float]:
     return gap, math.erfc(abs(gap) / spread / math.sqrt(2))
 
 
-def falling(v: Vitals) -> bool:
+def falling(v: RunMeasurements) -> bool:
     """Whether the training loss still falls."""
     return v.drift.p_value < SIGNIFICANT and v.drift.slope < 0
 
 
-def what_was_sampled(v: Vitals) -> list[Advice]:
+def what_was_sampled(v: RunMeasurements) -> list[Advice]:
     """What has to be said beside every number?"""
     said = []
     if v.temperature != 1.0:
@@ -231,7 +231,7 @@ def what_was_sampled(v: Vitals) -> list[Advice]:
         )
     if v.explores > 0.0:
         said.append(
-            f"The first {v.explores:.0%} of each cycle explore at T = 0: which places are visited, and how often, is "
+            f"The first {v.explores:.0%} of each cycle explore at T = 0: which modes are visited, and how often, is "
             "the optimiser's choice; how each is filled is the sampler's."
         )
     if v.augment != "none":

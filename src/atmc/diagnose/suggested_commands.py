@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atmc.diagnose.run_measurements import Vitals
+    from atmc.diagnose.run_measurements import RunMeasurements
     from atmc.recipe.settings import Recipe
 
 EXTENSIBLE = ("cyclic", "constant")  # kinds of schedule whose past does not depend on how long they are to be
 
 
-def anew(v: Vitals, sentence: str, **settings: object) -> str:
+def anew(v: RunMeasurements, sentence: str, **settings: object) -> str:
     """`sentence`, and how to begin such a run with other settings (`schedule__epochs=200`) in a folder of its own."""
     if v.recipe is None or not v.path or not settings:
         return f"{sentence}."
@@ -30,7 +30,7 @@ def anew(v: Vitals, sentence: str, **settings: object) -> str:
     return f"{sentence}: {_call(v.recipe)}, recipe={v.path!r}, overrides=[{changes}], out={another(v.path)!r})"
 
 
-def go_on(v: Vitals, sentence: str) -> str:
+def go_on(v: RunMeasurements, sentence: str) -> str:
     """`sentence`, and how to make the run twice as long: from where it is, if its schedule allows that.
 
     A run that has not come to its end is to do that first, as long as it was meant to be.
@@ -47,12 +47,12 @@ def go_on(v: Vitals, sentence: str) -> str:
     return f"{sentence}: {shlex.join(['atmc', 'sample', v.path, '--set', f'schedule.epochs={epochs}'])}"
 
 
-def unfinished(v: Vitals) -> bool:
+def unfinished(v: RunMeasurements) -> bool:
     """Whether the run can still go on as it is; chains that gave up cannot."""
     return v.status not in ("done", "diverged")
 
 
-def finish(v: Vitals) -> str:
+def finish(v: RunMeasurements) -> str:
     """How to let a run come to its end."""
     if v.recipe is None or not v.path:
         return "Let it finish: the same command or call goes on where it stopped."
@@ -61,7 +61,7 @@ def finish(v: Vitals) -> str:
     return f"Let it finish: {shlex.join(['atmc', 'sample', v.path])}"
 
 
-def longer_burn_in(v: Vitals, sentence: str = "Lengthen schedule.burn_in_epochs") -> str:
+def longer_burn_in(v: RunMeasurements, sentence: str = "Lengthen schedule.burn_in_epochs") -> str:
     """A burn-in as long as this whole run, and then as much again."""
     if v.recipe is None or not several_samples(v.recipe):
         return f"{sentence}."
@@ -69,7 +69,7 @@ def longer_burn_in(v: Vitals, sentence: str = "Lengthen schedule.burn_in_epochs"
     return anew(v, sentence, schedule__epochs=2 * epochs, schedule__burn_in_epochs=epochs)
 
 
-def slower(v: Vitals, sentence: str, factor: float = 0.5) -> str:
+def slower(v: RunMeasurements, sentence: str, factor: float = 0.5) -> str:
     """Smaller steps at smaller speeds."""
     if v.recipe is None:
         return f"{sentence}."
@@ -80,7 +80,7 @@ def slower(v: Vitals, sentence: str, factor: float = 0.5) -> str:
     )
 
 
-def constant_steps(v: Vitals) -> str:
+def constant_steps(v: RunMeasurements) -> str:
     """Against noise that changes faster than a light thermostat that follows the step size can: no such changes."""
     sentence = "Enlarge data.batch_size, or keep the step size constant"
     if v.recipe is None:
@@ -93,7 +93,7 @@ def constant_steps(v: Vitals) -> str:
     return anew(v, sentence, schedule__kind="constant", schedule__sample_every_steps=every, **more)
 
 
-def held_out(v: Vitals) -> str:
+def held_out(v: RunMeasurements) -> str:
     """Predictions to compare: going on with a run that is done makes those of the samples that it has."""
     sentence = "Give it held-out examples; the samples that there are will be evaluated"
     if v.recipe is None or not v.path:

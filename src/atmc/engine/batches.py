@@ -10,7 +10,7 @@ from atmc.engine.run_data import Examples, RunData
 from atmc.recipe.settings import Recipe
 
 
-class HandedOver:
+class HostBatches:
     """A stream of batches at a fixed address, so that a recorded step can read them: `fetch` before each replay."""
 
     def __init__(self, source: Batches) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from atmc.common.errors import RunError
 from atmc.data import Batches
-from atmc.engine.device_loop import Motor
+from atmc.engine.device_loop import DeviceLoop
 from atmc.engine.divergence_guard import Divergence, Guard
 from atmc.engine.guessing import guess
 from atmc.engine.loss_log import Observation, observe
@@ -35,7 +35,7 @@ def log_steps(recipe: Recipe, schedule: Schedule) -> int:
     return recipe.run.log_steps or max(1, min(400, round(schedule.steps_per_epoch)))
 
 
-class Chain(Motor):
+class Chain(DeviceLoop):
     """Chain `number` of a run. Call `start` or `load` before anything else."""
 
     def __init__(

@@ -28,7 +28,7 @@ class GaveUpError(RunError):
     """A chain has diverged as often as it may."""
 
 
-class Keeper:
+class Checkpointer:
     """One chain and its folder. `store` is None in a process that does not write."""
 
     def __init__(self, chain: Chain, store: ChainStore | None, folder: Path, progress: Progress) -> None:

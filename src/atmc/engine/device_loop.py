@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from atmc.data import Batches
-from atmc.engine.batches import HandedOver
+from atmc.engine.batches import HostBatches
 from atmc.engine.compiled_loss import BatchLoss
 from atmc.engine.cuda_graph import GraphStep
-from atmc.engine.device_schedule import Clock
+from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.gradient_statistics import look, masses, set_thermostats
 from atmc.engine.optimizer import build_optimizer, common_mass
 from atmc.engine.optimizer_state import new_sgd, optimizer_state, restore_optimizer_
@@ -27,7 +27,7 @@ from atmc.storage.state_packing import cloned
 from atmc.target import Potential
 
 
-class Motor:
+class DeviceLoop:
     """Makes the steps of chain `number`; `done` of them are enqueued."""
 
     def __init__(
@@ -62,8 +62,8 @@ class Motor:
         )
         self.loss = BatchLoss(self.potential, precision, compiled)
         # A recorded step reads the host's batches from a fixed address; on a CPU every kind is simply asked.
-        self.feed: Feed = feed if feed.capturable or device.type == "cpu" else HandedOver(feed)
-        self.clock = Clock(schedule, device)
+        self.feed: Feed = feed if feed.capturable or device.type == "cpu" else HostBatches(feed)
+        self.clock = DeviceSchedule(schedule, device)
         self.losses = torch.zeros(window, device=device)  # of the last steps: that of step t at t mod window
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.optimizer: torch.optim.Optimizer | None = None
@@ -161,7 +161,7 @@ class Motor:
     def _enqueue(self, count: int) -> None:
         self.feed.ensure(self.done, count)
         for number in range(self.done, self.done + count):
-            if isinstance(self.feed, HandedOver):
+            if isinstance(self.feed, HostBatches):
                 self.feed.fetch(number)
             self._run()
         self.done += count

@@ -6,7 +6,7 @@ from torch import Tensor
 from atmc.engine.schedule import Schedule
 
 
-class Clock:
+class DeviceSchedule:
     """Counts steps on the device and looks the schedule up by the count.
 
     `lr` and `temperature` are 0-dim tensors that a sampler is given once; `tick` refreshes them. They never move, so

@@ -20,7 +20,7 @@ from torch import nn
 from atmc.common.atomic_files import refuse_foreign
 from atmc.engine.batches import make_feed
 from atmc.engine.chain import AHEAD, Chain
-from atmc.engine.checkpointing import GaveUpError, Keeper
+from atmc.engine.checkpointing import Checkpointer, GaveUpError
 from atmc.engine.open_run import made_elsewhere, prepare
 from atmc.engine.optimizer import try_optimizer
 from atmc.engine.processes import World, join, pick_device
@@ -111,7 +111,7 @@ class Runner:
         self.recipe, self.world, self.folder, self.stop_asked = recipe, world, folder, False
         self.progress = progress if world.rank == 0 else Progress()
         self.given_up: dict[int, str] = {}  # chains that diverged for good, and how
-        self.keepers: list[Keeper] = []
+        self.keepers: list[Checkpointer] = []
         data = data if data is not None else load_data(recipe)
         numbers = world.chains(recipe)
         first = model if model is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
@@ -141,13 +141,13 @@ class Runner:
         binding = Manifest.load(self.folder).values.get("binding")
         for chain in self.chains:
             store = ChainStore.open(folders[chain.number], chain.number, binding) if self.world.writes else None
-            self.keepers.append(Keeper(chain, store, folders[chain.number], self.progress))
+            self.keepers.append(Checkpointer(chain, store, folders[chain.number], self.progress))
         done = min(self._begin(keeper) for keeper in self.keepers)
         self.progress.begin(self.recipe.name, self.schedule, self.recipe.chains, done)
         for keeper in self.keepers:
             keeper.tell_notes()
 
-    def _begin(self, keeper: Keeper) -> int:
+    def _begin(self, keeper: Checkpointer) -> int:
         """Begin, or go on with, one chain; one that gave up stays where it is until it may roll back more often."""
         store, number = keeper.store, keeper.chain.number
         said = None if store is None else store.manifest.values.get(GAVE_UP)
@@ -194,10 +194,10 @@ class Runner:
                 keeper.end(status)
         return status
 
-    def _active(self) -> list[Keeper]:
+    def _active(self) -> list[Checkpointer]:
         return [k for k in self.keepers if not k.done and k.chain.number not in self.given_up]
 
-    def _unless_it_gives_up(self, keeper: Keeper, work: Callable[[], None]) -> None:
+    def _unless_it_gives_up(self, keeper: Checkpointer, work: Callable[[], None]) -> None:
         """Do something for a chain. If it diverges for good it is left out from here on, and the others go on."""
         try:
             work()
@@ -207,7 +207,7 @@ class Runner:
             if self._active():
                 self.progress.note(str(error))
 
-    def _write_down(self, keeper: Keeper) -> None:
+    def _write_down(self, keeper: Checkpointer) -> None:
         """That a chain has given up, so that the next call does not make the same steps again to find out the same."""
         if keeper.store is not None:
             keeper.store.manifest.values |= {"status": "diverged", GAVE_UP: self.given_up[keeper.chain.number]}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from atmc.engine.device_schedule import Clock
+from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.processes import World
 from atmc.target import Potential
 
@@ -41,7 +41,7 @@ class Step:
         potential: Potential,
         optimizer: Optimizer,
         feed: Feed,
-        clock: Clock,
+        clock: DeviceSchedule,
         loss: Callable[[Tensor, Tensor], Tensor],
         losses: Tensor,
         *,

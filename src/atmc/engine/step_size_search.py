@@ -34,16 +34,16 @@ Potential = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepSize:
     """Rates on the mean loss: `start` for SGD from the first weights on, `rate` for the sampler afterwards."""
 
     start: float
     rate: float
 
 
-def find_pace(
+def find_step_size(
     model: nn.Module, data: ImageData, make: Callable[[nn.Module], Potential], batch: int, most: float, device: Any
-) -> Pace:
+) -> StepSize:
     """The largest rates up to `most` that curvature and gradient noise allow; `make` gives a network its potential."""
     walker = _Walker(copy.deepcopy(model).to(device), data, make, min(batch, len(data)), torch.device(device))
     start = min(most, BENT / walker.curvature())
@@ -51,7 +51,7 @@ def find_pace(
         start /= 4
     bent = BENT / walker.curvature()
     noisy = 2 * HEAT * math.log(1 / MOMENTUM) * len(data) / max(walker.variance(), 1e-300)
-    return Pace(_short(start), _short(min(most, bent, noisy)))
+    return StepSize(_short(start), _short(min(most, bent, noisy)))
 
 
 class _Walker:
