@@ -74,7 +74,7 @@ def test_a_run_in_parts_reads_what_a_whole_one_does(tiny: Any, change: Any, tmp_
     main = RunDir.open(tmp_path / "whole").metrics()
     steps = max(row["step"] for row in main)
     first = next(row["step"] for row in main if row["event"] == "log" and row["phase"] == "main") - 37
-    assert sum(row["noise_readings"] for row in rows) >= 3 * ((steps - first) // 7 - 1)
+    assert sum(row["noise_readings"] for row in rows) >= 2 * ((steps - first) // 7 - 1)
 
 
 @pytest.mark.usefixtures("often")
