@@ -341,20 +341,15 @@ def _target(
 
 
 def _say_if_off(folder: Path, kept: bool) -> None:
-    """Warn of a chain that was far from the temperature it was asked for, by the number that the doctor reads."""
-    from atmc.diagnose import traces
+    """Warn of temperatures that are off, of chains that have not mixed and of too few effective samples."""
+    from atmc.diagnose.complaints import complaints
 
     found = RunDir.open(folder)
-    rows = traces.settled(found.metrics(), found.recipe.schedule.settled_epochs)
-    level = traces.temperature_ratio(rows, by_time=True)
-    if level.rows < 5 or not math.isfinite(level.mean) or 0.5 < level.mean < 2.0:
+    if found.recipe.sampler.name == "sgd":
         return
     where = f"; atmc doctor {shlex.quote(str(folder))} says more" if kept else ""
-    warnings.warn(
-        f"the chain was at {level.mean:.2g} times the temperature it was asked for, so these are no "
-        f"samples of the posterior: standardise inputs and targets, or give it more epochs{where}",
-        stacklevel=3,
-    )
+    for line in complaints(found):
+        warnings.warn(f"{line}{where}", stacklevel=3)
 
 
 def _scored(folder: Path) -> set[Any] | None:

@@ -161,3 +161,41 @@ def test_a_cycle_in_epochs_is_whole_where_it_should_be():
         schedule.step()
     assert seen[7:] == seen[:2]
     assert sampler.param_groups[0]["lr"] is lr
+
+
+@pytest.mark.parametrize("name", ["ATMC", "SGNHT", "SGHMC"])
+@pytest.mark.parametrize("backend", ["single", "fused"])
+def test_noise_temperature_is_the_square_of_the_momentum_along_the_noise(name, backend):
+    """Gaussian K, one mass, a step too small to matter: (p·u)²/(m |u|²); and nothing moves."""
+    params = [torch.nn.Parameter(torch.randn(3, 4)), torch.nn.Parameter(torch.randn(5))]
+    sampler = getattr(atmc, name)(params, lr=1e-9, mass=2.0, momentum_init="law", backend=backend)
+    first, second = ([torch.randn_like(p) for p in params] for _ in range(2))
+    u = torch.cat([(a - b).flatten() for a, b in zip(first, second, strict=True)])
+    p = torch.cat([sampler.state[q]["momentum"].flatten() for q in params])
+    before = sampler.state_dict()
+    read = sampler.noise_temperature(first, second)
+    assert float(read) == pytest.approx(float((p @ u) ** 2 / (2.0 * (u @ u))), rel=1e-4)
+    after = sampler.state_dict()
+    assert before["state"].keys() == after["state"].keys()
+    for key, slots in before["state"].items():
+        assert all(torch.equal(value, after["state"][key][slot]) for slot, value in slots.items())
+    assert all(q.grad is None for q in params)
+
+
+def test_noise_temperature_of_several_gradients_is_the_mean_over_their_contrasts():
+    p = torch.nn.Parameter(torch.randn(6, dtype=torch.float64))
+    sampler = atmc.ATMC([p], lr=0.1, mass=0.5, momentum_init="law", friction=2.0)
+    grads = [torch.randn(6, dtype=torch.float64) for _ in range(3)]
+    mean = sum(grads) / 3
+    turned = [grads[0] - grads[1], (grads[0] + grads[1] - 2 * grads[2]) / math.sqrt(3)]
+    pairs = [sampler.noise_temperature([mean + u / 2], [mean - u / 2]) for u in turned]
+    assert float(sampler.noise_temperature(*([g] for g in grads))) == pytest.approx(float(sum(pairs) / 2), rel=1e-9)
+
+
+def test_noise_temperature_where_there_is_none():
+    p = torch.nn.Parameter(torch.randn(6))
+    grad = [torch.randn(6)]
+    assert math.isnan(float(atmc.ATMC([p], momentum_init="law").noise_temperature(grad, grad)))
+    assert math.isnan(float(atmc.SGLD([p]).noise_temperature(grad, [torch.randn(6)])))
+    with pytest.raises(ValueError, match="gradients 1 are 2 tensors, and there are 1 parameters"):
+        atmc.ATMC([p]).noise_temperature(grad, [grad[0], grad[0]])

@@ -20,6 +20,7 @@ import numpy as np
 
 from atmc.common.text import plural
 from atmc.diagnose import dynamics_checks as motion
+from atmc.diagnose import noise_checks as noise
 from atmc.diagnose import sample_checks as samples
 from atmc.diagnose.finding import FEW, LEVELS, Advice
 from atmc.diagnose.run_measurements import RunMeasurements, examine
@@ -35,6 +36,7 @@ QUESTIONS: tuple[Callable[[RunMeasurements], list[Advice]], ...] = (
     motion.enough_samples,
     motion.at_temperature,
     motion.cools_at_cycle_ends,
+    noise.noise_directions,
     motion.virial,
     motion.thermostat,
     motion.stationary_loss,
@@ -104,6 +106,8 @@ def summary_line(vitals: RunMeasurements) -> str:
         parts[0] += f" of {vitals.chains} chains"
     if np.isfinite(vitals.kinetic.mean):
         parts.append(f"kinetic temperature {vitals.kinetic.mean:.2f} of what was asked")
+    if np.isfinite(vitals.noise.mean):
+        parts.append(f"{noise.said(vitals.noise)} along the gradient noise")
     if vitals.mixing is not None and np.isfinite(vitals.mixing.rhat_loss):
         typical = samples.middle(vitals.mixing.rhat)
         parts.append(f"R-hat {vitals.mixing.rhat_loss:.2f} of the loss, {typical:.2f} of single examples")

@@ -60,6 +60,7 @@ class RunMeasurements:
     kinetic_late: traces.Level = NO_LEVEL  # in the second half of the time after burn-in
     parameters: float = NAN  # how many, over which one reading of the kinetic temperature averages
     configurational: traces.Level = NO_LEVEL
+    noise: traces.Level = NO_LEVEL  # along the gradient noise, after burn-in
     thermostat: tuple[float, float, float] = (NAN, NAN, NAN)  # quantiles of xi at 1 %, 50 %, 99 %, lately
     thermostat_trend: traces.Trend = NO_TREND  # of the median, after burn-in
     thermostat_top_trend: traces.Trend = NO_TREND  # of the 99 % quantile, the noisiest gradients
@@ -132,6 +133,7 @@ def examine(run: RunDir) -> RunMeasurements:
         configurational=traces.temperature_ratio(
             [{"temperature": section.temperature, **r} for r in drawn], "configurational_temperature"
         ),
+        noise=traces.noise_ratio(hot),
         thermostat=tuple(_median(late, f"thermostat_q{q}") for q in ("01", "50", "99")),  # type: ignore[arg-type]
         thermostat_trend=traces.trend(traces.stretches(traces.over_chains(main, "thermostat_q50"))),
         thermostat_top_trend=traces.trend(traces.stretches(traces.over_chains(main, "thermostat_q99"))),

@@ -17,6 +17,7 @@ UNMIXED = 1.1  # R-hat; two halves of 14 independent samples pass it in a quarte
 HARM = 0.02  # share of the NLL that late samples alone are better by, from which early ones do harm
 WORSE = 1.2  # times the NLL of guessing
 WIDE = 0.05  # a gap between confidence and accuracy that matters by itself
+SAME = 1e-12  # cosine distance of weights that differ by rounding
 LONGER = "Lengthen schedule.cycle_epochs, so that each cycle travels further, or raise the step size."
 
 
@@ -64,9 +65,10 @@ def mixed(v: RunMeasurements) -> list[Advice]:
 
 def distinct(v: RunMeasurements) -> list[Advice]:
     """Are the samples different from each other, and independent?"""
-    if v.samples > 1 and v.distance < 1e-4:
-        evidence = f"The median cosine distance between two is {v.distance:.1e}."
-        return [Advice("problem", "The samples are nearly the same network", evidence, LONGER, "certain")]
+    # How close samples lie says nothing by itself: that is as close as the posterior is narrow. Equal they must not be.
+    if v.samples > 1 and v.distance < SAME:
+        evidence = f"The median cosine distance between two is {v.distance:.1e}, which is rounding."
+        return [Advice("problem", "The samples are the same network", evidence, LONGER, "certain")]
     m = v.mixing
     worth = middle(m.ess) if m is not None else float("nan")
     if m is not None and m.samples >= 2 * FEW and worth < 0.4 * m.samples:

@@ -3,6 +3,8 @@
 Kinetic temperature T_kin = mean over parameters of p K'(p) is T in equilibrium; configurational temperature
 T_conf = mean of θ·∇U is T too (virial theorem), but a single reading of it scatters widely. A chain that is hotter than
 asked has gradient noise that its thermostat has not yet absorbed, and samples a flatter posterior than the one named.
+Both are T in any stationary chain, also in one that mini-batches heat in a few directions and cool in all others: that
+shows along the gradient noise alone (`noise_ratio`).
 """
 
 from __future__ import annotations
@@ -107,6 +109,14 @@ def temperature_ratio(rows: Rows, name: str = "kinetic_temperature", by_time: bo
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(asked > 0, measured / asked, np.nan)
     return level(ratio, np.nan_to_num(column(rows, "lr")) if by_time else None)
+
+
+def noise_ratio(rows: Rows) -> Level:
+    """The temperature along the gradient noise over the one asked: the plain mean of all readings; 1 is right."""
+    measured, asked = column(rows, "noise_temperature"), column(rows, "temperature")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(asked > 0, measured / asked, np.nan)
+    return level(ratio, np.nan_to_num(column(rows, "noise_readings")))
 
 
 def is_off(level: Level, parameters: float, chance: float = 0.003) -> bool:

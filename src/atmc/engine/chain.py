@@ -18,6 +18,7 @@ from atmc.engine.device_loop import DeviceLoop
 from atmc.engine.divergence_guard import Divergence, Guard
 from atmc.engine.guessing import guess
 from atmc.engine.loss_log import Observation, observe
+from atmc.engine.noise_reading import READINGS, NoiseReader
 from atmc.engine.optimizer_state import optimizer_state, restore_optimizer_
 from atmc.engine.processes import World
 from atmc.engine.run_data import RunData
@@ -61,7 +62,10 @@ class Chain(DeviceLoop):
         self.seen = 0  # steps observed
         self.rollbacks = 0
         self.seconds = 0.0
+        serves = NoiseReader.serves(recipe, feed, device)
+        self.reader = NoiseReader(recipe, schedule, feed, number) if serves else None
         self.window: list[float] = []
+        self.noise: list[float] = []  # temperatures along the gradient noise that belong to the window
         self._untimed = 0  # losses of the window that came with a checkpoint: their steps took no time of this session
         self.rows: list[dict[str, Any]] = []
         self._pending: list[Observation] = []
@@ -88,14 +92,26 @@ class Chain(DeviceLoop):
             self.begin_phase()
         capacity = len(self.losses)
         stop = min(self.schedule.next_stop(self.done), (self.done // capacity + 1) * capacity)
+        if self.reader is not None:
+            stop = min(stop, (self.done // self.reader.every + 1) * self.reader.every)
         count = min(most, stop - self.done, max(1, int(self.schedule.steps_per_epoch)))
         self.enqueue(count)
+        self._read_noise()
         if self.done % capacity == 0 or self.finished:
             self.on_stream(self._observe)
 
+    def _read_noise(self) -> None:
+        """The temperature along the gradient noise, at its stops; at T = 0 there is none."""
+        reader = self.reader
+        if reader is None or self.warming or self.done % reader.every:
+            return
+        if self.clock.host_temperature(self.done - 1) > 0.0:
+            self.on_stream(lambda: reader.read(self._step, self.done))
+
     def _observe(self) -> None:
         if self.done > self.seen and self.optimizer is not None:
-            self._pending.append(observe(self.losses, self.optimizer, self.seen, self.done - self.seen))
+            noise = [] if self.reader is None else self.reader.take()
+            self._pending.append(observe(self.losses, self.optimizer, self.seen, self.done - self.seen, noise))
             self.seen = self.done
 
     def settle(self) -> Divergence | None:
@@ -135,6 +151,7 @@ class Chain(DeviceLoop):
             self._pending.clear()
             return divergence
         self.window += losses
+        self.noise += seen.noise()
         end = seen.first + seen.count
         if end % len(self.losses) == 0 or end == self.schedule.steps:
             self._row(end, seen.readings())
@@ -144,6 +161,12 @@ class Chain(DeviceLoop):
         self.pause()
         spent, self._active = self._active, 0.0
         self.resume()
+        noise: dict[str, float] = {}
+        if self.noise:
+            noise = {
+                "noise_temperature": sum(self.noise) / len(self.noise),
+                "noise_readings": READINGS * len(self.noise),
+            }
         images = (len(self.window) - self._untimed) * self.recipe.data.batch_size
         self.rows.append(
             {
@@ -157,11 +180,12 @@ class Chain(DeviceLoop):
                 "lr": self.clock.host_lr(end - 1),
                 "temperature": self.clock.host_temperature(end - 1),
                 **readings,
+                **noise,
                 "images_per_second": images / spent if spent > 0 else None,
                 "seconds": self.seconds,
             }
         )
-        self.window, self._untimed = [], 0
+        self.window, self._untimed, self.noise = [], 0, []
 
     def pause(self) -> None:
         """From here to `resume` the host is busy with other things (evaluation, files): no time of the steps."""
@@ -194,6 +218,7 @@ class Chain(DeviceLoop):
             "lr_scale": self.clock.scale,
             "guard": self.guard.state(),
             "window": list(self.window),
+            "noise": list(self.noise),
             "rollbacks": self.rollbacks,
             "seconds": self.seconds,
         }
@@ -221,12 +246,15 @@ class Chain(DeviceLoop):
             self.guard.load(values["guard"])
             self.window = [float(x) for x in values["window"]]
             self._untimed = len(self.window)
+            self.noise = [float(x) for x in values.get("noise", [])]  # a checkpoint of an older version has none
             self.rollbacks = int(values["rollbacks"])
             self.seconds = float(values["seconds"])
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise RunError(f"the checkpoint of step {step} does not fit this network and sampler: {error}") from error
         self.done = self.seen = step
         self.rows, self._pending = [], []
+        if self.reader is not None:
+            self.reader.take()  # of steps that are given up
         self.clock.set(step, self.clock.scale)
         self.on_stream(lambda: self.feed.start(step))
         self.synchronize()

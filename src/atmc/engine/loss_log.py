@@ -4,7 +4,9 @@ An observation enqueues a copy of the device's loss buffer and goes on; the host
 while the next steps are already running.
 """
 
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +31,7 @@ class Observation:
     packed: Tensor
     event: Any
     made: float
+    stops: int = 0  # of readings along the gradient noise
 
     @property
     def ready(self) -> bool:
@@ -47,13 +50,21 @@ class Observation:
     def readings(self) -> dict[str, float]:
         """Kinetic temperature and thermostat; empty for an optimizer that has neither."""
         self.wait()
-        return dict(zip(READINGS, self.packed[self.capacity :].tolist(), strict=False))
+        return dict(zip(READINGS, self.packed[self.capacity + self.stops :].tolist(), strict=False))
+
+    def noise(self) -> list[float]:
+        """Temperatures along the gradient noise, of the stops since the last observation; those that are numbers."""
+        self.wait()
+        return [t for t in self.packed[self.capacity : self.capacity + self.stops].tolist() if math.isfinite(t)]
 
 
 @torch.no_grad()
-def observe(losses: Tensor, optimizer: Optimizer, first: int, count: int) -> Observation:
-    """Begin to copy out the losses of `count` steps from `first` on. Call it on the chain's stream."""
-    parts = [losses.double()]
+def observe(losses: Tensor, optimizer: Optimizer, first: int, count: int, noise: Sequence[Tensor] = ()) -> Observation:
+    """Begin to copy out the losses of `count` steps from `first` on. Call it on the chain's stream.
+
+    `noise` are temperatures along the gradient noise that were read in these steps.
+    """
+    parts = [losses.double(), *(t.double().reshape(1) for t in noise)]
     if isinstance(optimizer, Sampler):
         parts.append(optimizer.kinetic_temperature().double().reshape(1))
         flat = [s.flat["thermostat"] for s in optimizer._shards if "thermostat" in s.flat]
@@ -66,7 +77,7 @@ def observe(losses: Tensor, optimizer: Optimizer, first: int, count: int) -> Obs
         host.copy_(packed, non_blocking=True)
         packed, event = host, torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
-    return Observation(first, count, len(losses), packed, event, time.monotonic())
+    return Observation(first, count, len(losses), packed, event, time.monotonic(), len(noise))
 
 
 def _quantiles(flat: Tensor) -> Tensor:

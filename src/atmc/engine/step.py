@@ -75,6 +75,10 @@ class Step:
             x, y = self.feed.batch(self.clock.step)
         else:
             x, y = self.feed.batch(step)
+        return self.gradient_on(x, y)
+
+    def gradient_on(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        """The gradient on a batch of any origin, left in `p.grad` too."""
         self._backward(x, y)
         return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.params]
 

@@ -114,7 +114,7 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
         ood=tuple(_ood(reading, kind, probs) for kind in ood),
         findings=_findings(reading, notes) if sampled else (),
         recipe=str(manifest["recipe"]),  # what was run: recipe.toml may be gone or altered
-        facts=_details(manifest, recipe),
+        facts=_details(manifest, recipe) | _noise(reading),
         notes=tuple(notes),
         damage=tuple(damage),
         data_digest=answers.digest,
@@ -228,3 +228,13 @@ def _details(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
         if key in versions:
             details[key] = str(versions[key])
     return details
+
+
+def _noise(reading: Reading) -> dict[str, str]:
+    """The temperature along the gradient noise, beside which the chains' plots show the kinetic one."""
+    from atmc.diagnose.noise_checks import said
+    from atmc.diagnose.traces import noise_ratio, settled, warmed
+
+    rows = settled(reading.run.metrics(), reading.recipe.schedule.settled_epochs)
+    level = noise_ratio(warmed(rows) if reading.recipe.schedule.explore_fraction else rows)
+    return {"Temperature along gradient noise": f"{said(level)} × T"} if np.isfinite(level.mean) else {}

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from atmc.samplers import backends
 from atmc.samplers.checks import plain_number
 from atmc.samplers.flat_state import Shard
 from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction, thermostat_weight
+from atmc.samplers.noise_temperature import Gradients, check_gradients, reading, sums_along
 from atmc.samplers.sampler import Sampler
 
 
@@ -65,6 +67,33 @@ class KineticSampler(Sampler):
             shared_thermostat=self.shared_thermostat,
             thermostat_weight=thermostat_weight(group),
         )
+
+    @torch.no_grad()
+    def noise_temperature(self, first: Gradients, second: Gradients, *more: Gradients) -> Tensor:
+        gradients = (first, second, *more)
+        check_gradients(gradients, sum(len(group["params"]) for group in self.param_groups))
+        place = {p: i for i, p in enumerate(p for group in self.param_groups for p in group["params"])}
+        home = self._shards[0].device
+        sums: Any = 0.0
+        for shard in self._shards:
+            for index, p in enumerate(shard.params):
+                own = [each[place[p]] for each in gradients]
+                dense = [torch.zeros_like(p) if g is None else g for g in own]
+                hyper = self.hyper(shard, index, shard.mass(index), measure=False)
+                state = self._views(shard, index)
+                xi = state["thermostat"] * hyper.thermostat_weight if "thermostat" in state else None
+                parts = sums_along(
+                    [g.to(shard.dtype) for g in dense],
+                    state["momentum"],
+                    self.coefficients(xi, hyper.friction)[1],
+                    lr=hyper.lr if hyper.last_lr is None else hyper.last_lr,
+                    mass=hyper.mass,
+                    inverse_scale=hyper.inverse_scale,
+                )
+                sums = sums + torch.stack(parts).to(home)
+        return reading(sums)
+
+    noise_temperature.__doc__ = Sampler.noise_temperature.__doc__
 
     @classmethod
     def from_speeds(

