@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from atmc.errors import InputError
 
 FAMILIES = {
+    "digits": ("train",),
     "folder": ("size", "channels", "crop", "stream"),
     "shards": ("size", "channels", "crop", "classes", "window"),
     "synthetic": ("classes", "train", "test", "seed"),
