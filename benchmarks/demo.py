@@ -4,9 +4,11 @@
     python benchmarks/demo.py --choose digits-sgd sampler.weight_decay=0.02    # score settings by cross-validation
 
 200 of scikit-learn's digits are labelled, the other 1,597 are the test set, and images that are no digits are the OOD
-inputs. The rows are the demo's two recipes, SGD with settings chosen by NLL instead of accuracy, and deep ensembles of
-five such networks. Settings were chosen by `--choose` alone: five-fold cross-validation over the 200 training images.
-Neither test images nor OOD inputs had a part in it. Writes results/demo/table.json and prints the table.
+inputs. The rows are the demo's two recipes, a deep ensemble of five networks trained by SGD, and SGD with settings
+chosen by accuracy instead of NLL. Settings were chosen by `--choose` alone: five-fold cross-validation over the 200
+training images. Neither test images nor OOD inputs had a part in it.
+
+Writes results/demo/table.json and prints the table.
 """
 
 from __future__ import annotations
@@ -38,18 +40,20 @@ RESULTS = Path(__file__).resolve().parents[1] / "results" / "demo"
 SEEDS = (0, 1, 2, 3, 4)
 MEMBERS = 5
 FOLDS = 5
-BY_NLL = ("sampler.weight_decay=0.02", "schedule.epochs=100")  # what `--choose` finds for SGD by NLL
+BY_ACCURACY = ("sampler.weight_decay=0.0005", "schedule.epochs=250")  # the recipe of SGD is chosen by NLL
 SCORES = {"accuracy": "Accuracy %", "error_at_90": "Error % at 90 %", "nll": "NLL", "ece": "ECE", "auroc": "AUROC %"}
 PERCENT = ("accuracy", "error_at_90", "auroc")
 
 
 def recipes() -> dict[str, Recipe]:
     """The rows and how each is made; a row's seed is set later."""
-    found = {"ATMC": load_recipe("digits-atmc")}
-    for name, settings in (("SGD", ()), ("SGD, chosen by NLL", BY_NLL)):
-        found[name] = load_recipe("digits-sgd", settings)
-        found[f"{MEMBERS} × {name}"] = dataclasses.replace(found[name], chains=MEMBERS)
-    return found
+    trained = load_recipe("digits-sgd")
+    return {
+        "ATMC": load_recipe("digits-atmc"),
+        "SGD": trained,
+        f"deep ensemble of {MEMBERS} SGD": dataclasses.replace(trained, chains=MEMBERS),
+        "SGD, chosen by accuracy": load_recipe("digits-sgd", BY_ACCURACY),
+    }
 
 
 def measured(row: str, seed: int, facts: RunFacts) -> dict[str, Any]:

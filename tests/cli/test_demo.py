@@ -112,3 +112,19 @@ def test_an_interrupted_demo_names_the_seed_that_goes_on(monkeypatch):
     result = atmc("demo", "--seed", "5")
     assert result.code == 130
     assert "Next: atmc demo --out atmc-demo --seed 5" in result.out
+
+
+def test_what_the_demo_shows_holds_over_seeds():
+    """results/demo, measured by benchmarks/demo.py with the recipes that ship."""
+    from atmc.chain.recipe import load_recipe
+
+    kept = json.loads((Path(__file__).parents[2] / "results" / "demo" / "table.json").read_text(encoding="utf-8"))
+    assert kept["recipes"]["ATMC"] == load_recipe("digits-atmc").to_dict()
+    assert kept["recipes"]["SGD"] == load_recipe("digits-sgd").to_dict()
+    of = {name: [row for row in kept["rows"] if row["row"] == name] for name in kept["recipes"]}
+    assert all(len(rows) >= 5 for rows in of.values())
+    for sampled, *others in zip(*of.values(), strict=True):
+        assert all(sampled["seed"] == other["seed"] for other in others)
+        assert all(sampled["auroc"] > other["auroc"] for other in others)
+        assert all(sampled["error_at_90"] < other["error_at_90"] for other in others)
+    assert all(lead["nll"] > 2 * lead["error"] for lead in kept["lead of ATMC"])
