@@ -41,6 +41,32 @@ def test_digits() -> None:
     assert len(torch.cat([train.images, test.images]).reshape(1797, -1).unique(dim=0)) == 1797
 
 
+def test_digits_with_few_labels() -> None:
+    """`digits?train=N` teaches N images and tests on all others, by the rule of `digits`."""
+    train, test = load("digits?train=200"), load("digits?train=200", "test")
+    assert (len(train), len(test)) == (200, 1597)
+    assert torch.bincount(train.labels).tolist() == pytest.approx([20] * 10, abs=1)
+    assert len(torch.cat([train.images, test.images]).reshape(1797, -1).unique(dim=0)) == 1797
+    assert (train.mean, train.std) == (test.mean, test.std)
+    assert train.mean != load("digits").mean, "standardised by what may be known: the training images"
+    # Fixed for ever too, and part of every larger training set.
+    assert train.digest[:16] == "ebe31f62bf781de4"
+    larger = load("digits?train=300").images.reshape(300, -1)
+    assert len(torch.cat([larger, train.images.reshape(200, -1)]).unique(dim=0)) == 300
+    assert load("digits?train=1297").digest == load("digits").digest
+    assert open_source("digits?train=200").digest == train.digest
+    assert fetch("digits?train=200") is None
+    for wrong, words in (
+        ("digits?train=9", "choose 10 to 1796"),
+        ("digits?train=1797", "choose 10 to 1796"),
+        ("digits?train=few", "no whole number"),
+        ("digits?test=200", "unknown option 'test'"),
+        ("digits:200", "unknown data set"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load(wrong)
+
+
 def test_hold_out_is_fixed_and_stratified() -> None:
     train = load("digits")
     rest, held = hold_out(train, 200)

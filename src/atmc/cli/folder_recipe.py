@@ -1,7 +1,7 @@
 """`atmc sample folder:PATH`: settings for pictures that nobody has tuned for, from how many there are.
 
 A newcomer has a folder of pictures, a sub-folder for each class, and no recipe. The network and the likelihood are the
-demo's. Its speed is for 1,297 pictures; as an optimizer a sampler is SGD of rate speed² N, so that speeds go as 1/√N. A
+demo's. Its speed is for 200 pictures; as an optimizer a sampler is SGD of rate speed² N, so that speeds go as 1/√N. A
 few hundred steps of SGD come first: pictures are often so few that a chain would spend all its time on finding a fit.
 """
 

@@ -1,7 +1,8 @@
 """Data sets by name: load one, open one for streaming, fetch one, list them all.
 
 A name is `digits`, `cifar10`, `fashion-mnist`, `mnist`, or one of a family: `folder:PATH`, `shards:GLOB`,
-`synthetic:SHAPE`, with options after a question mark, as in `folder:pictures?size=64&channels=1`.
+`synthetic:SHAPE`, with options after a question mark, as in `folder:pictures?size=64&channels=1`. `digits?train=200`
+has 200 training images; all others are test images.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def load(name: str, split: str = "train", root: Path | str | None = None) -> Ima
     """A split of a data set, in memory. Nothing is fetched: what is absent or damaged is named with the cure."""
     _check_split(name, split)
     place = _root(root)
-    if name == "digits":
-        return digits.load(split)
     if name == "cifar10":
         return cifar10.load(place, split)
     if name in _MNISTS:
         return mnist.load(place, split, _MNISTS[name])
     parts = _family(name)
+    if parts.family == "digits":
+        return digits.load(split, parts.whole("train", digits.TRAIN))
     if parts.family == "synthetic":
         return _synthetic(parts, split)
     source = _source(parts, split, place)
@@ -54,7 +55,7 @@ def load(name: str, split: str = "train", root: Path | str | None = None) -> Ima
 def open_source(name: str, split: str = "train", root: Path | str | None = None) -> Source:
     """A split of a data set to be streamed: folders and shards are read as they are needed, others are in memory."""
     _check_split(name, split)
-    if name in NAMED or name.startswith("synthetic"):
+    if name in NAMED or name.startswith(("digits", "synthetic")):
         return ArraySource(load(name, split, root))
     return _source(_family(name), split, _root(root))
 
@@ -86,8 +87,7 @@ def fetch(
             return mnist.fetch(place, _MNISTS[name], given, tell)
     except OSError as error:  # a full disk, a root that cannot be written
         raise RunError(f"{name} could not be stored under {place}: {error.strerror or error}") from error
-    if name != "digits":
-        _family(name)
+    _family(name)
     return None
 
 
@@ -137,8 +137,8 @@ def _check_split(name: str, split: str) -> None:
 
 def _family(name: str) -> Name:
     parts = Name.parse(name)
-    if parts is None:
-        known = (*NAMED, *(f"{family}:" for family in FAMILIES))
+    if parts is None or (parts.family == "digits" and parts.rest):
+        known = (*NAMED, *(f"{family}:" for family in FAMILIES if family not in NAMED))
         raise InputError(f"unknown data set {name!r}; {did_you_mean(name, known)}")
     return parts
 

@@ -9,6 +9,7 @@ from atmc.common.errors import InputError
 from atmc.common.suggest import did_you_mean
 
 FAMILIES = {
+    "digits": ("train",),
     "folder": ("size", "channels", "crop", "stream"),
     "shards": ("size", "channels", "crop", "classes", "window"),
     "synthetic": ("classes", "train", "test", "seed"),

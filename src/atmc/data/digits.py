@@ -9,11 +9,17 @@ from atmc.common.errors import InputError
 from atmc.data.dataset import ImageData, channel_statistics, digest_of
 from atmc.data.validation_split import held_out_index
 
-TEST = 500
+TOTAL = 1_797
+TRAIN = 1_297
 
 
-def load(split: str) -> ImageData:
-    """1,297 training or 500 test images [N, 1, 8, 8], split by a fixed stratified rule; 0…16 is scaled to 0…255."""
+def load(split: str, train: int = TRAIN) -> ImageData:
+    """The `train` training images or all others, the test images, as [N, 1, 8, 8]; 0…16 is scaled to 0…255.
+
+    The split is a fixed stratified rule: a smaller training set is part of every larger one.
+    """
+    if not 10 <= train < TOTAL:
+        raise InputError(f"digits?train={train}: choose 10 to {TOTAL - 1} of its {TOTAL:,} images for training")
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -22,9 +28,10 @@ def load(split: str) -> ImageData:
     pixels = np.rint(raw.images * (255 / 16)).astype(np.uint8)
     images = torch.from_numpy(pixels[:, None])
     labels = torch.from_numpy(raw.target.astype(np.int64))
-    train, test = held_out_index(labels, TEST, "digits/test")
-    mean, std = channel_statistics(images[train])
-    chosen = train if split == "train" else test
+    taught, test = held_out_index(labels, TOTAL - train, "digits/test")
+    mean, std = channel_statistics(images[taught])
+    chosen = taught if split == "train" else test
     images, labels = images[chosen], labels[chosen]
     classes = tuple(str(digit) for digit in range(10))
-    return ImageData("digits", split, images, labels, classes, mean, std, digest_of(images, labels))
+    name = "digits" if train == TRAIN else f"digits?train={train}"
+    return ImageData(name, split, images, labels, classes, mean, std, digest_of(images, labels))
