@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cifar10_rows import save_json
 
 from atmc.cli.demo import OOD
 from atmc.data import ImageData
@@ -36,6 +35,7 @@ from atmc.report.collect import gather
 from atmc.report.read_run import Reading
 from atmc.report.report_data import RunFacts
 from atmc.storage.manifest import versions
+from cifar10_store import save_json
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "demo"
 SEEDS = (0, 1, 2, 3, 4)
@@ -65,12 +65,12 @@ def measured(row: str, seed: int, facts: RunFacts) -> dict[str, Any]:
         "row": row,
         "seed": seed,
         "networks": facts.samples,
-        **{name: round(value, 5) for name, value in facts.predictive.as_dict().items()},
+        **{name: round(value, 5) for name, value in facts.predictive.items()},
         "error_at_90": round(float(facts.risk.risk[at]), 5),
         "confidence": round(float(np.mean(facts.bins.confidence)), 5),
         "auroc": round(statistics.mean(kinds.values()), 5),
         "auroc_of": kinds,
-        "single_nll": round(facts.single.nll, 5),
+        "single_nll": round(facts.single["nll"], 5),
         "seconds": round(facts.seconds or 0.0, 1),
         "doctor": facts.findings[0].title if facts.findings else None,
     }

@@ -98,8 +98,8 @@ def _verdict(sampled: RunFacts, trained: RunFacts) -> str:
     else:
         told = f"{'better' if lead > 0 else 'worse'} by {abs(lead):.3f} ± {error:.3f}"
     pairs = (
-        f"NLL {sampled.predictive.nll:.3f} against {trained.predictive.nll:.3f} ({told})",
-        f"ECE {sampled.predictive.ece:.3f} against {trained.predictive.ece:.3f}",
+        f"NLL {sampled.predictive['nll']:.3f} against {trained.predictive['nll']:.3f} ({told})",
+        f"ECE {sampled.predictive['ece']:.3f} against {trained.predictive['ece']:.3f}",
         f"OOD AUROC {100 * _auroc(sampled):.1f} % against {100 * _auroc(trained):.1f} %",
     )
     who = f"{sampled.samples} networks sampled by {_short(sampled)} against one trained by {_short(trained)}"
