@@ -14,6 +14,7 @@ from atmc.common.text import plural
 
 Array = NDArray[np.float64]
 Scores = Mapping[str, float]  # of `metrics.scores`: every registered metric by its name
+FEW_DIGITS = "digits?train="  # followed by how many are labelled
 OWN = "tensors"  # the name of data that were only ever tensors in somebody's program
 
 
@@ -30,9 +31,11 @@ def is_place(data: str) -> bool:
 
 
 def titled(data: str) -> str:
-    """What data are called where others read it: a folder by its own name, without where it lies."""
+    """What data are called where others read it: a folder by its own name, `digits?train=200` without the option."""
     if data.startswith("folder:"):
         return data.partition("?")[0].removeprefix("folder:").rstrip("/").rpartition("/")[2] or "images"
+    if data.startswith(FEW_DIGITS):
+        return "digits"
     return data.removeprefix("shards:").rpartition("/")[2] if is_place(data) else data
 
 
@@ -171,9 +174,11 @@ class RunFacts:
 
     @property
     def data_said(self) -> str:
-        """The data set as it is named to commands, but for where it lies, or that it has no name."""
+        """The data set, and how many of its images are labelled where not all are; not where a folder lies."""
         if self.data.startswith("folder:"):
             return f"{self.title}, a folder of pictures"
+        if self.data.startswith(FEW_DIGITS):
+            return f"{self.title}, {self.data.removeprefix(FEW_DIGITS)} labelled images"
         return "tensors given in Python" if self.data == OWN else self.title
 
     @property
