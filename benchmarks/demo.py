@@ -4,9 +4,9 @@
     python benchmarks/demo.py --choose digits-sgd sampler.weight_decay=0.02    # score settings by cross-validation
 
 200 of scikit-learn's digits are labelled, the other 1,597 are the test set, and images that are no digits are the OOD
-inputs. The rows are the demo's two recipes, a deep ensemble of five networks trained by SGD, and SGD with settings
-chosen by accuracy instead of NLL. Settings were chosen by `--choose` alone: five-fold cross-validation over the 200
-training images. Neither test images nor OOD inputs had a part in it.
+inputs. The rows are the demo's two recipes, a deep ensemble of five networks trained by SGD, and SGD with the weight
+decay that is usual for larger training sets. Settings of the first three were chosen by `--choose` alone: five-fold
+cross-validation over the 200 training images. Neither test images nor OOD inputs had a part in it.
 
 Writes results/demo/table.json and prints the table.
 """
@@ -41,7 +41,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "results" / "demo"
 SEEDS = (0, 1, 2, 3, 4)
 MEMBERS = 5
 FOLDS = 5
-BY_ACCURACY = ("sampler.weight_decay=0.0005", "schedule.epochs=250")  # the recipe of SGD is chosen by NLL
+# Usual settings for a larger training set, beside those chosen by NLL: this is what an overconfident network looks like.
+USUAL = ("sampler.lr=0.05", "sampler.weight_decay=0.0005", "schedule.epochs=250")
 SCORES = {"accuracy": "Accuracy %", "error_at_90": "Error % at 90 %", "nll": "NLL", "ece": "ECE", "auroc": "AUROC %"}
 PERCENT = ("accuracy", "error_at_90", "auroc")
 
@@ -53,7 +54,7 @@ def recipes() -> dict[str, Recipe]:
         "ATMC": load_recipe("digits-atmc"),
         "SGD": trained,
         f"deep ensemble of {MEMBERS} SGD": dataclasses.replace(trained, chains=MEMBERS),
-        "SGD, chosen by accuracy": load_recipe("digits-sgd", BY_ACCURACY),
+        "SGD, weight decay 0.0005": load_recipe("digits-sgd", USUAL),
     }
 
 

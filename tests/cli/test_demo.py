@@ -127,4 +127,5 @@ def test_what_the_demo_shows_holds_over_seeds():
         assert all(sampled["seed"] == other["seed"] for other in others)
         assert all(sampled["auroc"] > other["auroc"] for other in others)
         assert all(sampled["error_at_90"] < other["error_at_90"] for other in others)
+        assert all(sampled["ece"] < other["ece"] for other in others)
     assert all(lead["nll"] > 2 * lead["error"] for lead in kept["lead of ATMC"])
