@@ -41,7 +41,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results" / "demo"
 SEEDS = (0, 1, 2, 3, 4)
 MEMBERS = 5
 FOLDS = 5
-# Usual settings for a larger training set, beside those chosen by NLL: this is what an overconfident network looks like.
+# Usual settings for a larger training set, beside those chosen by NLL: an overconfident network.
 USUAL = ("sampler.lr=0.05", "sampler.weight_decay=0.0005", "schedule.epochs=250")
 SCORES = {"accuracy": "Accuracy %", "error_at_90": "Error % at 90 %", "nll": "NLL", "ece": "ECE", "auroc": "AUROC %"}
 PERCENT = ("accuracy", "error_at_90", "auroc")
