@@ -59,6 +59,7 @@ def test_the_figure_is_drawn_from_the_same_rows(rows):
 
 def test_a_row_is_measured_from_what_the_run_stored(tmp_path):
     short = ["schedule.epochs=6", "schedule.cycle_epochs=2", "schedule.burn_in_epochs=0", "model.width=2", "chains=2"]
+    short += ["data.name=digits", "schedule.warm_start_epochs=0", "schedule.warm_start_lr=0.05"]
     recipe = load_recipe(
         "digits-atmc", [*short, "data.validation=200", 'run.evaluate=["validation"]', "run.device=cpu"]
     )
@@ -78,7 +79,12 @@ def test_the_benchmark_writes_and_prints_what_the_page_has(tmp_path, monkeypatch
     """Its whole way, with runs of the same names that take a second, and twice: then it only reads."""
     short = "schedule.epochs=4 schedule.cycle_epochs=2 schedule.burn_in_epochs=0 model.width=2 data.validation=200"
     tiny = [*short.split(), 'run.evaluate=["validation"]', "run.device=cpu", "target.likelihood=categorical"]
-    tiny.append("target.likelihood_options={}")
+    tiny += [
+        "target.likelihood_options={}",
+        "data.name=digits",
+        "schedule.warm_start_epochs=0",
+        "schedule.warm_start_lr=0.05",
+    ]
     temperatures = {"T = 1": 1.0, "T = 0.3": 0.3, tool.BEST: 0.1, "T = 0": 0.0, tool.ENSEMBLE: 0.03}
     made = {name: load_recipe("digits-atmc", [*tiny, f"sampler.temperature={t}"]) for name, t in temperatures.items()}
     monkeypatch.setattr(tool, "recipes", lambda: made)

@@ -13,7 +13,9 @@ from atmc.recipe.toml_files import load_recipe
 from .rescored import collecting, tabling
 
 TINY = ["model.width=2", "schedule.epochs=6", "schedule.cycle_epochs=2", "schedule.burn_in_epochs=0", "run.device=cpu"]
-SGD = ["model.width=2", "schedule.epochs=3", "run.device=cpu"]
+TINY += ["schedule.warm_start_epochs=0", "schedule.warm_start_lr=0.05", "sampler.temperature=1.0"]
+TINY += ["data.name=digits", "sampler.inertia=0.001", "sampler.speed=0.004", "sampler.max_speed=0.0133"]
+SGD = ["data.name=digits", "model.width=2", "schedule.epochs=3", "run.device=cpu"]
 
 
 @pytest.fixture(scope="package")

@@ -17,6 +17,8 @@ from .rescored import comparing
 
 SMALL = [f"--set={s}" for s in ("data.validation=200", "schedule.epochs=4", "schedule.cycle_epochs=2")]
 SMALL += ["--set=schedule.burn_in_epochs=0", "--set=model.width=8"]
+SMALL += ["--set=data.name=digits", "--set=schedule.warm_start_epochs=0", "--set=schedule.warm_start_lr=0.05"]
+SMALL += ["--set=sampler.temperature=1.0"]
 
 
 def compare(monkeypatch: Any, out: Path, *arguments: str) -> dict[str, Any]:

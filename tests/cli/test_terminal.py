@@ -67,8 +67,8 @@ def test_the_demo_is_readable(tmp_path, shown_by):
     assert "atmc doctor 'a folder/atmc'" in shown
     assert str(tmp_path / "a folder" / "report.html") in shown
     piped = atmc("demo", "--out", "a folder").out  # resumes the same run and prints it again
-    told = piped[piped.index("Images that are not digits") : piped.index("The report, after")]
-    assert told.split() == shown[shown.index("Images that are not digits") : shown.index("The report, after")].split()
+    told = piped[piped.index("OOD inputs") : piped.index("The report, after")]
+    assert told.split() == shown[shown.index("OOD inputs") : shown.index("The report, after")].split()
 
 
 def test_lines_are_wrapped_as_they_are_meant():

@@ -235,6 +235,9 @@ def test_what_was_run_is_said_in_words():
     ):
         assert said in page, said
     assert "augmented: crop-flip" in render(report(runs=(run(**BARE, augment="crop-flip"),)))
+    few = run(**BARE, data="digits?train=200")
+    assert "digits, 200 labelled images, not augmented" in render(report(runs=(few,)))
+    assert few.what == "digits test images"
     for samples, said in ((1, "1 sample of 1 chain"), (14, "14 samples of 1 chain")):
         assert run(**BARE, samples=samples).samples_said == said
     for prior, said in (("none", "no prior"), ("custom", "custom prior"), ("gaussian", "gaussian prior")):

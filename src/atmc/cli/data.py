@@ -66,16 +66,17 @@ def data_get(name: str, *, source: str | None, root: Path | None, as_json: bool)
 
 
 def _sample_it(name: str) -> str:
-    """A command that samples with this data set, by its own recipe or the demo's."""
+    """A command that samples with this data set, by its own recipe or Fashion-MNIST's."""
     from atmc.recipe.toml_files import find_recipe
 
-    for recipe in (f"{name}-atmc", f"{name}/atmc-settled", f"{name}/atmc"):  # README's, where there are several
+    own = name.partition("?")[0]
+    for recipe in (f"{own}-atmc", f"{own}/atmc-settled", f"{own}/atmc"):  # README's, where there are several
         try:
             find_recipe(recipe)
         except InputError:
             continue
         return command("atmc", "sample", recipe)
-    return command("atmc", "sample", "digits-atmc", "--set", f"data.name={name}", "--out", f"runs/{name}")
+    return command("atmc", "sample", "fashion-atmc", "--set", f"data.name={name}", "--out", f"runs/{name}")
 
 
 def _progress() -> Callable[[str, int, int | None], None]:

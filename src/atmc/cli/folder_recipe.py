@@ -1,7 +1,8 @@
 """`atmc sample folder:PATH`: default settings for a folder of images, a sub-folder for each class.
 
-Network and likelihood are the demo's. At T = 0 a sampler is SGD with learning rate speed² N, so speeds scale as 1/√N.
-A few hundred steps of SGD come first: with few images a chain would spend most of its time on the initial fit.
+Network and likelihood are the demo's, whose speed is for 200 images. At T = 0 a sampler is SGD with learning rate speed² N,
+so speeds scale as 1/√N. A few hundred steps of SGD come first: with few images a chain would spend most of its time on
+the initial fit.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ STEPS, CYCLES = 1200, 20
 def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
     """The demo's recipe with data, speed and lengths for the images of `name`; `settings` override all of them."""
     from atmc import data
+    from atmc.recipe.settings import ScheduleSection
     from atmc.recipe.toml_files import find_recipe, load_recipe
 
     finer = "" if "?" in name else shlex.quote(f"{name}?size=64")
@@ -58,6 +60,8 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
         "data.batch_size": batch,
         "sampler.speed": round(speed, 5),
         "sampler.max_speed": round(speed / 0.3, 5),
+        "sampler.temperature": 1.0,  # the demo's T was chosen for its 200 digits
+        "sampler.inertia": 0.001,
         "schedule.warm_start_epochs": max(10, math.ceil(WARM_STEPS * batch / count)),
         "schedule.warm_start_lr": WARM_LR,
         "schedule.cycle_epochs": cycle,
@@ -65,7 +69,7 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
         "schedule.burn_in_epochs": CYCLES // 4 * cycle,
     }
     if any(setting.replace(" ", "") == "schedule.warm_start_epochs=0" for setting in settings):
-        del own["schedule.warm_start_lr"]
+        own["schedule.warm_start_lr"] = ScheduleSection.warm_start_lr  # the default: it has no meaning then
     _check_lengths(own, settings, count)
     try:
         return load_recipe(BASE, [*(f"{key}={value}" for key, value in own.items()), *settings], typed=settings)

@@ -6,7 +6,7 @@ is resumed reads what an uninterrupted one does. Weights, momenta, `p.grad` and 
 were.
 
 Left out where there is nothing to read: a batch of all data without augmentation has no noise, SGLD no momentum, and
-data that stream would have to be loaded twice. Left out on CUDA too, beside a recorded step, where it has not been tested.
+data that stream would have to be loaded twice. Left out on CUDA too, where it has not been tested.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from atmc.posterior.ood_detection import RiskCoverage
 
 Array = NDArray[np.float64]
 Scores = Mapping[str, float]  # of `metrics.scores`: every registered metric by its name
+FEW_DIGITS = "digits?train="  # followed by how many are labelled
 OWN = "tensors"  # the name of data that were only ever tensors in somebody's program
 
 
@@ -31,9 +32,11 @@ def is_path(data: str) -> bool:
 
 
 def titled(data: str) -> str:
-    """The name of data without the path before it."""
+    """The name of data without the path before it, or the option of `digits?train=200` after it."""
     if data.startswith("folder:"):
         return data.partition("?")[0].removeprefix("folder:").rstrip("/").rpartition("/")[2] or "images"
+    if data.startswith(FEW_DIGITS):
+        return "digits"
     return data.removeprefix("shards:").rpartition("/")[2] if is_path(data) else data
 
 
@@ -152,9 +155,11 @@ class RunFacts:
 
     @property
     def data_said(self) -> str:
-        """The data set in words, without its path."""
+        """The data set in words, without its path, and how many of its images are labelled where not all are."""
         if self.data.startswith("folder:"):
             return f"{self.title}, a folder of pictures"
+        if self.data.startswith(FEW_DIGITS):
+            return f"{self.title}, {self.data.removeprefix(FEW_DIGITS)} labelled images"
         return "tensors given in Python" if self.data == OWN else self.title
 
     @property
