@@ -61,7 +61,7 @@ def recipes() -> dict[str, Recipe]:
 def measured(row: str, seed: int, facts: RunFacts) -> dict[str, Any]:
     """The scores of the average of a run's networks."""
     at = int(np.argmin(np.abs(facts.risk.coverage - 0.9)))
-    kinds = {kind.name: round(kind.auroc, 5) for kind in facts.strangers}
+    kinds = {kind.name: round(kind.auroc, 5) for kind in facts.ood}
     return {
         "row": row,
         "seed": seed,
@@ -107,7 +107,7 @@ def study(out: Path, results: Path, seeds: tuple[int, ...] = SEEDS) -> list[dict
         folders = [out / f"{re.sub('[^a-z0-9]+', '-', row.lower())}-seed{seed}" for row in made]
         for folder, recipe in zip(folders, made.values(), strict=True):
             run(dataclasses.replace(recipe, seed=seed), folder, None, None)
-        facts = dict(zip(made, gather(folders, strangers=OOD).runs, strict=True))
+        facts = dict(zip(made, gather(folders, ood=OOD).runs, strict=True))
         rows += [measured(row, seed, found) for row, found in facts.items()]
         leads += [lead(seed, facts["ATMC"], found, row) for row, found in facts.items() if row != "ATMC"]
         print(table(rows[-len(made) :]), flush=True)

@@ -73,7 +73,7 @@ def _no_more_is_claimed_than_the_images_show():
     from atmc.cli.demo import OOD, _verdict
     from atmc.report.collect import gather
 
-    sampled, trained = gather([Path("atmc-demo/atmc"), Path("atmc-demo/sgd")], strangers=OOD).runs
+    sampled, trained = gather([Path("atmc-demo/atmc"), Path("atmc-demo/sgd")], ood=OOD).runs
     for leads, words in (
         ([0.1, 0.2, 0.3, 0.2], "(better by 0.200 ± 0.035)"),
         ([-0.1, -0.2, -0.3, -0.2], "(worse by 0.200 ± 0.035)"),

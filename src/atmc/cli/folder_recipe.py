@@ -1,8 +1,8 @@
 """`atmc sample folder:PATH`: default settings for a folder of images, a sub-folder for each class.
 
-Network and likelihood are the demo's, whose speed is for 200 images. At T = 0 a sampler is SGD with learning rate speed² N,
-so speeds scale as 1/√N. A few hundred steps of SGD come first: with few images a chain would spend most of its time on
-the initial fit.
+Network and likelihood are the demo's, whose speed is for 200 images. At T = 0 a sampler is SGD with learning rate
+speed² N, so speeds scale as 1/√N. A few hundred steps of SGD come first: with few images a chain would spend most
+of its time on the initial fit.
 """
 
 from __future__ import annotations
