@@ -123,11 +123,13 @@ CHECKS: dict[str, Callable[[Names], None]] = {
 @pytest.fixture
 def registries():
     """What a page registers is gone after it."""
+    from atmc.data.catalogue import NAMED
     from atmc.nn.registry import NETWORKS
     from atmc.posterior.metric_entries import entries, remove
     from atmc.samplers import SAMPLERS
+    from atmc.target.priors import RULES
 
-    kept = [(registry, dict(registry)) for registry in (NETWORKS, SAMPLERS)]
+    kept = [(registry, dict(registry)) for registry in (NETWORKS, SAMPLERS, NAMED, RULES)]
     metrics = entries("classification")
     yield
     for registry, before in kept:

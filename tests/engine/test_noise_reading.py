@@ -54,7 +54,7 @@ def test_samples_are_bit_for_bit_those_without_the_reading(
     recipe = change(tiny, **sections)
     run(recipe, tmp_path / "with", progress=None)
     assert _read(tmp_path / "with")
-    monkeypatch.setattr(noise_reading.NoiseReader, "serves", staticmethod(lambda recipe, feed: False))
+    monkeypatch.setattr(noise_reading.NoiseReader, "serves", staticmethod(lambda *_: False))
     run(recipe, tmp_path / "without", progress=None)
     assert not _read(tmp_path / "without")
     banks = [RunDir.open(tmp_path / name).bank for name in ("with", "without")]
