@@ -62,7 +62,7 @@ class Chain(DeviceLoop):
         self.seen = 0  # steps observed
         self.rollbacks = 0
         self.seconds = 0.0
-        serves = NoiseReader.serves(recipe, feed, device)
+        serves = NoiseReader.serves(recipe, feed)
         self.reader = NoiseReader(recipe, schedule, feed, number) if serves else None
         self.window: list[float] = []
         self.noise: list[float] = []  # temperatures along the gradient noise that belong to the window

@@ -24,6 +24,7 @@ from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
 from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
+from atmc.samplers import Sampler, noise_friction
 from atmc.storage.state_packing import cloned
 from atmc.target import Potential
 
@@ -161,6 +162,7 @@ class DeviceLoop:
             if isinstance(self.feed, HostBatches):
                 self.feed.fetch(number)
             self._run()
+            self._learn_noise(number + 1)
         self.done += count
         if self.stream is not None:
             # Never more than two stretches ahead: a signal or a divergence must not wait for a long queue.
@@ -169,6 +171,15 @@ class DeviceLoop:
             self._marks.append(mark)
             if len(self._marks) > 2:
                 self._marks.pop(0).synchronize()
+
+    def _learn_noise(self, done: int) -> None:
+        """What a recorded step of a sampler with `noise_rank` cannot do by itself; on a CPU the step does it."""
+        sampler = self.optimizer
+        if self.stream is None or not isinstance(sampler, Sampler) or not sampler.noise_rank:
+            return
+        steps = done - self.schedule.warm_steps
+        if steps % noise_friction.EVERY == 0:
+            noise_friction.update(sampler, steps)
 
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
