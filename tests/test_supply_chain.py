@@ -1,7 +1,9 @@
 """What the two README commands install is pinned and hashed, and nothing reaches for the network by itself."""
 
+import ast
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -72,6 +74,25 @@ def test_the_makefile_installs_nothing_else():
         "-c constraints.txt torch",
         "--no-deps --no-build-isolation -e .",
     ]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_another_python_has_an_environment_of_its_own():
+    """`make test PYTHON=python3.13 VENV=.venv-3.13` leaves .venv alone."""
+    words = ["make", "--dry-run", "--always-make", "test", "docs", "PYTHON=python3.99", "VENV=elsewhere"]
+    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "python3.99 -m venv elsewhere" in said
+    assert "elsewhere/bin/pytest" in said
+    assert ".venv" not in said
+
+
+def test_the_pythons_that_are_claimed_are_locked():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    claimed = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert project["requires-python"] == f">={claimed[0]}"
+    others = re.search(r"^OTHERS = (.*?)  #", (ROOT / ".ci" / "lock.py").read_text(), re.MULTILINE)
+    assert others is not None
+    assert tuple(claimed[1:]) == ast.literal_eval(others[1])
 
 
 OFFLINE = """
