@@ -119,6 +119,9 @@ class DeviceLoop:
             set_thermostats(self.optimizer, self._step.params, found, temperature, self.clock.host_lr(self.done))
         self.feed.start(self.done)
 
+    def begin_sampling(self) -> None:
+        """The recipe's sampler (or SGD) is about to make its first step."""
+
     def ready(self) -> None:
         """Record the step where there is a GPU, once per phase."""
         if self._run is not None:
@@ -126,6 +129,8 @@ class DeviceLoop:
         if self.fresh:
             self.fresh = False
             self.on_stream(self._look_around)
+            if not self.warming:
+                self.on_stream(self.begin_sampling)
         if self.stream is None:
             self._run = self._step
         else:

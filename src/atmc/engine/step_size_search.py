@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from atmc.data import DeviceStore, ImageData
 from atmc.data.choose_batches import fits
-from atmc.nn.measurements import norm, power_iteration
+from atmc.engine.step_stability import curvature
 
 STEPS = 300  # of the walk, at most; and at most EPOCHS epochs
 EPOCHS = 20
@@ -128,20 +128,8 @@ class _Walker:
     def curvature(self) -> float:
         """The largest curvature λ of U/N here, by power iteration on differences of the gradient."""
         index = torch.randperm(len(self.data), generator=self.generator)[: min(EXAMPLES, len(self.data))]
-        _, here = self._gradient(index)
-        tiny = 1e-3 * max(norm([p.detach() for p in self.params]), 1e-3)
-
-        def times(along: list[Tensor]) -> list[Tensor]:
-            with torch.no_grad():
-                torch._foreach_add_(self.params, along, alpha=tiny)
-            _, there = self._gradient(index)
-            with torch.no_grad():
-                torch._foreach_sub_(self.params, along, alpha=tiny)
-            return [(b - a) / (tiny * len(self.data)) for a, b in zip(here, there, strict=True)]
-
-        start = [torch.randn(p.shape, generator=self.generator).to(p) for p in self.params]
-        found = norm(power_iteration(times, start, LOOKS)[1])
-        return found if 0 < found < math.inf else 1e-12
+        found = curvature(lambda: self._gradient(index)[1], self.params, self.generator, LOOKS) / len(self.data)
+        return found if found > 0 else 1e-12
 
     def variance(self) -> tuple[float, float]:
         """The variance of a batch's gradient of U: its median over parameters, and along its noisiest direction.
