@@ -38,7 +38,9 @@ from atmc.recipe.settings import DataSection, Recipe, RunSection, SamplerSection
 from graph_timing import milliseconds, recorded
 
 BATCH, SIZE, CLASSES = 128, 32, 10
-DATA = f"synthetic:3x{SIZE}x{SIZE}?classes={CLASSES}&train=50000&test=100"
+EXAMPLES, PAD = 50_000, 4
+DATA = f"synthetic:3x{SIZE}x{SIZE}?classes={CLASSES}&train={EXAMPLES}&test=100"
+DATA_MB = EXAMPLES * 3 * (SIZE + 2 * PAD) ** 2 / 2**20  # padded bytes, which the sampled run holds on the device
 RECIPE = Recipe(
     data=DataSection(batch_size=BATCH, augment="crop-flip"),
     target=TargetSection(prior="normalised"),
@@ -214,7 +216,12 @@ def sampled(make: Callable[[], nn.Module], seconds: float) -> dict[str, float]:
         atmc.sample(make(), DATA, recipe=RECIPE, time_budget=seconds, progress=watch)
     if len(watch.rates) < 3:
         raise SystemExit(f"only {len(watch.rates)} epochs in {seconds:g} s: give more --seconds")
-    return {"rate": statistics.median(watch.rates[2:]), "ready": watch.first, "peak_mb": _peak(before)}
+    return {
+        "rate": statistics.median(watch.rates[2:]),
+        "ready": watch.first,
+        "peak_mb": _peak(before),
+        "data_mb": DATA_MB,
+    }
 
 
 def _peak(before: int) -> float:
