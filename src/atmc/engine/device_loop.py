@@ -135,14 +135,19 @@ class DeviceLoop:
             self._run = self._step
         else:
             self.on_stream(lambda: self.feed.ensure(self.done))
-            self.on_stream(self._compile)
+            with torch.cuda.stream(self.stream):
+                recordable = self._compile()
             self.synchronize()
-            self._run = GraphStep(self._step, self.stream, self._snapshot, self._put_back)
+            if recordable:
+                self._run = GraphStep(self._step, self.stream, self._snapshot, self._put_back)
+            else:
+                self._run = self._step
 
-    def _compile(self) -> None:
-        """On the batch of the next step, which is only looked at."""
+    def _compile(self) -> bool:
+        """On the batch of the next step, which is only looked at; returns whether the step can be recorded."""
         x, y = self.feed.batch(self.clock.step)
         self.loss.compile(x, y, self._step.params)
+        return self.loss.recordable(x, y, self._step.params)
 
     def _snapshot(self) -> Any:
         assert self.optimizer is not None

@@ -91,6 +91,7 @@ def _uses(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     target, model = recipe.target, recipe.model
     yield "target.prior_scale", target.prior != "none", 'target.prior = "none"', ""
     yield "model.norm", model.name != "mlp", 'model.name = "mlp", which has no normalisation', ""
+    yield "model.norm", model.name != "resnet-frn", 'model.name = "resnet-frn", which always has FRN', ""
     for key in ("depth", "width", "norm", "options"):
         yield f"model.{key}", model.name != "custom", 'model.name = "custom", a network of your own', ""
 
