@@ -26,6 +26,7 @@ from atmc.api_arguments import (
     examples,
     work,
 )
+from atmc.api_likelihoods import with_likelihood
 from atmc.common.errors import InputError, RunError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData
@@ -101,8 +102,9 @@ def sample(
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
         prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks.
-        likelihood: one of `atmc.likelihoods`; from the labels if not given (whole numbers are classes). A regression
-            should say how noisy its targets are: `atmc.likelihoods.Gaussian(scale)`.
+        likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
+            Other labels are a regression with unknown noise ("learned-noise"), whose targets are standardised inside;
+            "heteroscedastic" (two outputs for each target) and "student-t" are others.
         overrides: more settings, as `{"sampler": {"inertia": 0.01}}` or `["sampler.inertia=0.01"]`.
         time_budget: seconds after which to stop, with the samples there are then.
 
@@ -120,7 +122,9 @@ def sample(
     settings = _settings(past or source, train, epochs, overrides)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
-    check_sets(model, given, build_likelihood(dataclasses.replace(settings, target=section)), guessed)
+    law = build_likelihood(dataclasses.replace(settings, target=section))
+    model = law.network(model) if hasattr(law, "network") else model  # with the noise, where that is sampled, too
+    check_sets(model, given, law, guessed)
     if out is None or not Manifest.exists(Path(out)):  # a run that was begun goes on as it was
         check_sizes(given)
     if settings.sampler.name != "sgd":
@@ -324,19 +328,7 @@ def _target(
     elif explicit and section == TargetSection():
         ours = type(model).__name__ == "ResNetPP"
         section = TargetSection(prior="resnetpp" if ours else "gaussian")
-    if likelihood is not None:
-        names = {
-            "Categorical": "categorical",
-            "Gaussian": "gaussian",
-            "NoisyDirichlet": "noisy-dirichlet",
-            "DirClip": "dirclip",
-        }
-        name = names.get(type(likelihood).__name__)
-        if name is None:
-            raise InputError(f"likelihood must be one of atmc.likelihoods, not a {type(likelihood).__name__}")
-        section = dataclasses.replace(section, likelihood=name, likelihood_options=dataclasses.asdict(likelihood))
-    elif train.labels.is_floating_point() and section.likelihood == "categorical":
-        section = dataclasses.replace(section, likelihood="gaussian")  # `check_sets` says so
+    section = with_likelihood(section, likelihood, train.labels)
     return section, rule
 
 

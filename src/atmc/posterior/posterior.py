@@ -247,9 +247,9 @@ class Posterior:
         """
         from atmc.posterior import metrics, regression
 
-        scale = regression.noise_of(self.likelihood)
-        if scale is not None:
-            return regression.summary(self.sample_probs(x, **how), labels, scale, self.weights)
+        law = regression.law_of(self.likelihood)
+        if law is not None:
+            return regression.summary(self.sample_probs(x, **how), labels, law, self.weights)
         self.need_classes("without the noise of the targets evaluate scores probabilities of classes")
         return metrics.summary(self.sample_probs(x, **how), labels, self.weights)
 
