@@ -1,6 +1,7 @@
 """The high-level API: `posterior = atmc.sample(model, (x, y), sampler="atmc", epochs=100, out="runs/mine")`."""
 
 import dataclasses
+import functools
 import math
 import os
 import shlex
@@ -26,10 +27,12 @@ from atmc.api_arguments import (
     examples,
     work,
 )
-from atmc.api_likelihoods import with_likelihood
+from atmc.api_likelihoods import STANDARDISED, with_likelihood
+from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature
 from atmc.common.errors import InputError, RunError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData
+from atmc.engine import first_fit
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
 from atmc.engine.run_data import RunData
@@ -52,6 +55,7 @@ from atmc.recipe.toml_files import override_words
 from atmc.recipe.validation import check_recipe
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir, labels_file
+from atmc.target.likelihoods import LocationScale
 
 if TYPE_CHECKING:
     from atmc.posterior import Posterior
@@ -78,7 +82,7 @@ def sample(
     test: Pair | ImageData | None = None,
     prior: "PriorRule | str | None" = None,
     likelihood: Any = None,
-    temperature: float | None = None,
+    temperature: float | Literal["auto"] | None = None,
     batch_size: int | None = None,
     chains: int | None = None,
     seed: int | None = None,
@@ -101,10 +105,14 @@ def sample(
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
-        prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks.
+        prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks, and
+            Normal(0, 1/fan-in) for regressions whose targets are standardised.
         likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
             Other labels are a regression with unknown noise ("learned-noise"), whose targets are standardised inside;
             "heteroscedastic" (two outputs for each target) and "student-t" are others.
+        temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (and,
+            for classes, likelihoods) in short pilots that together cost less than the run, prints one table, and goes
+            on with the best on all data (`posterior.pilots`).
         overrides: more settings, as `{"sampler": {"inertia": 0.01}}` or `["sampler.inertia=0.01"]`.
         time_budget: seconds after which to stop, with the samples there are then.
 
@@ -118,6 +126,20 @@ def sample(
     train = examples(data)
     check_batch(batch_size, len(train))
     given = RunData(train, evaluation(data, test))
+    began = time.monotonic()
+    pilots: list[Pilot] = []
+    if isinstance(temperature, str):
+        check_auto(temperature, source)
+        if out is None or not Manifest.exists(Path(out)):  # a run that was begun keeps what it chose
+            how: dict[str, Any] = {"sampler": source, "prior": prior, "seed": seed, "device": device}
+            how |= {"overrides": overrides, "progress": None}
+            how["time_budget"] = None if time_budget is None else time_budget / (2 * SHARE)
+            teller = choose_progress() if progress == "auto" else progress or Progress()
+            length = epochs if epochs is not None else 100
+            draw = functools.partial(sample, model, **how)
+            pilots = choose_temperature(draw, train, length, likelihood, batch_size, teller)
+            likelihood = pilots[0].likelihood if likelihood is None else likelihood
+        temperature = pilots[0].temperature if pilots else None
     past = _begun(out, source, epochs) if isinstance(source, str) else None
     settings = _settings(past or source, train, epochs, overrides)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
@@ -136,7 +158,7 @@ def sample(
     if isinstance(source, str) and past is None and source != "sgd":
         about = dataclasses.replace(settings, target=section, run=dataclasses.replace(settings.run, threads=threads))
         found = _pace(model, train, about, kind, batch, pick_device(place), teller)
-        settings = _settings(source, train, epochs, overrides, found)
+        settings = _settings(source, train, epochs, overrides, found, isinstance(law, LocationScale))
     settings = dataclasses.replace(
         settings,
         chains=settings.chains if chains is None else chains,
@@ -152,7 +174,9 @@ def sample(
     check_recipe(settings)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         scored = None if out is None or "test" in given.evaluate else _scored(Path(out))
-        ended = run(settings, folder, time_budget, teller, model=model, data=given, prior=kind)
+        left = None if time_budget is None else max(1.0, time_budget - (time.monotonic() - began if pilots else 0.0))
+        rows = [pilot.to_dict() for pilot in pilots]
+        ended = run(settings, folder, left, teller, model=model, data=given, prior=kind, pilots=rows)
         posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
         _say_if_off(Path(folder), out is not None)
         if scored is not None:
@@ -160,12 +184,14 @@ def sample(
         return posterior
 
 
-def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: StepSize | None = None) -> Recipe:
+def default_recipe(
+    sampler: str, num_data: int, epochs: int = 100, pace: StepSize | None = None, learned_noise: bool = False
+) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
     A tenth as many epochs of SGD come first: thermostats that meet the storm of the first steps remember it for long.
     Then there are 20 cycles, or as many of 200 steps as there is time for, up to 60; those after the first third give
-    samples. `pace` says how fast to go, and is otherwise RATE.
+    samples. `pace` says how fast to go, and is otherwise RATE. Where noise is learned, Adam takes the place of SGD.
     """
     pace = StepSize(RATE, RATE) if pace is None else pace
     batch = default_batch(num_data)
@@ -177,6 +203,13 @@ def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: StepSiz
         warm_start_epochs=math.ceil(epochs / 10),
         warm_start_lr=pace.start,
     )
+    if learned_noise:
+        schedule = dataclasses.replace(
+            schedule,
+            warm_start_optimizer="adam",
+            warm_start_epochs=first_fit.warm_epochs(epochs),
+            warm_start_lr=first_fit.LR,
+        )
     if sampler == "sgd":
         plain = ScheduleSection(epochs=epochs, kind="cosine")
         moves = SamplerSection(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -226,11 +259,12 @@ def _settings(
     epochs: int | None,
     overrides: Sequence[str],
     pace: StepSize | None = None,
+    learned_noise: bool = False,
 ) -> Recipe:
     if isinstance(source, Recipe):
         base = source
     elif isinstance(source, str):
-        base = default_recipe(source, len(train), epochs if epochs is not None else 100, pace)
+        base = default_recipe(source, len(train), epochs if epochs is not None else 100, pace, learned_noise)
     else:
         from atmc.storage.run_recipe import load_recipe_or_run
 
@@ -308,7 +342,11 @@ def _pace(
 
     # Of `numerics` the threads alone: on a GPU the fastest convolutions are not always the same; the speed should be.
     with numerics(settings, device) if device.type == "cpu" else nullcontext():
-        return find_step_size(model, train, potential, batch, RATE, device)
+        if not isinstance(likelihood, LocationScale):
+            return find_step_size(model, train, potential, batch, RATE, device)
+        near = first_fit.fitted(model, train, potential, batch, device)
+        found = find_step_size(near, train, potential, batch, RATE, device)
+        return dataclasses.replace(found, rate=min(RATE, first_fit.FASTER * found.rate))
 
 
 def _target(
@@ -317,6 +355,7 @@ def _target(
     """The target's section, and the prior rule where it is an object that a recipe cannot name."""
     section = settings.target
     rule: Any = None
+    guessed = explicit and prior is None and section == TargetSection() and settings.sampler.name != "sgd"
     if settings.sampler.name == "sgd" and prior is None:
         section = dataclasses.replace(section, prior="none", prior_scale=TargetSection().prior_scale)
     elif isinstance(prior, str):
@@ -325,10 +364,12 @@ def _target(
         if not hasattr(prior, "assign"):
             raise InputError(f"prior must be a rule of atmc.priors, as atmc.priors.gaussian(1.0), not {prior!r}")
         section, rule = dataclasses.replace(section, prior="custom"), prior
-    elif explicit and section == TargetSection():
+    elif guessed:
         ours = type(model).__name__ == "ResNetPP"
         section = TargetSection(prior="resnetpp" if ours else "gaussian")
     section = with_likelihood(section, likelihood, train.labels)
+    if prior is None and guessed and section.likelihood in STANDARDISED:
+        section = dataclasses.replace(section, prior="gaussian-fan-in")  # outputs of the targets' size, which is 1
     return section, rule
 
 
@@ -400,7 +441,7 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
         )
     if kept:
         return posterior
-    return Posterior(
+    own = Posterior(
         [dict(tensors) for tensors in found.bank],
         model,
         chains=posterior.chains,
@@ -410,3 +451,5 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
         classes=posterior.classes,
         shape=found.manifest["data"]["shape"],
     )
+    own.pilots = posterior.pilots
+    return own

@@ -11,6 +11,7 @@ from atmc.common.errors import InputError
 from atmc.recipe.settings import TargetSection
 from atmc.target.likelihoods import LIKELIHOODS, Likelihood, LocationScale, build
 
+STANDARDISED = tuple(name for name, kind in LIKELIHOODS.items() if issubclass(kind, LocationScale))
 DIGITS = 7  # of center and spread: enough, and the same on every machine
 
 

@@ -65,6 +65,7 @@ class Posterior:
         known = shape if shape is not None else None if example is None else example.shape[1:]
         self.shape = None if known is None else tuple(int(n) for n in known)  # of one input, where known
         self._pixels = Pixels(self.mean, self.std, self.shape)
+        self.pilots: tuple[dict[str, Any], ...] = ()  # that chose the temperature of its run, the best first
         self.held: tuple[Any, Forward] | None = None
         self._bodies: dict[str, nn.Module] = {}
         if len(self.chains) != len(self._refs):

@@ -152,7 +152,7 @@ def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
         section = run.recipe.to_dict()["model"]
         model.made_by = {"recipe": section, "shape": list(about["shape"]), "classes": len(about["classes"])}  # type: ignore[assignment]
     likelihood = run.likelihood()
-    return Posterior(
+    found = Posterior(
         run.bank,
         sampled(model, likelihood),
         likelihood=likelihood,
@@ -161,6 +161,8 @@ def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
         classes=about["classes"],
         shape=about["shape"],
     )
+    found.pilots = tuple(run.manifest.get("pilots") or ())
+    return found
 
 
 def sampled(model: nn.Module, likelihood: Any) -> nn.Module:
