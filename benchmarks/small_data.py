@@ -26,6 +26,7 @@ sys.path.insert(0, str(HERE))
 import small_data_sets as sets  # noqa: E402
 
 ROWS = ("atmc", "atmc-heteroscedastic", "atmc-student-t", "ensemble", "ensemble-heteroscedastic")
+CLASS_ROWS = ("atmc-auto", "atmc", "ensemble")
 
 
 def one(
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--uci", type=Path)
     parser.add_argument("--classes", type=Path)
     parser.add_argument("--sets", nargs="+", default=[])
-    parser.add_argument("--rows", nargs="+", default=list(ROWS))
+    parser.add_argument("--rows", nargs="+", default=[], help="those of ROWS or CLASS_ROWS unless named")
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "small_data")
@@ -71,12 +72,13 @@ def main() -> None:
 def work(asked: argparse.Namespace) -> None:
     """All fits that are not there yet, the longest first."""
     began = time.monotonic()
-    names = asked.sets or [*(sets.FOLDERS if asked.uci else ()), *(sets.CLASSES if asked.classes else ())]
+    names = asked.sets or [*(sets.FOLDERS if asked.uci else ()), *(sets.CLASS_SPLITS if asked.classes else ())]
     tasks = []
     for name in names:
         regression = name in sets.FOLDERS
-        data, most = (asked.uci, sets.SPLITS[name]) if regression else (asked.classes, sets.CLASS_SPLITS)
-        for row in asked.rows:
+        data, most = (asked.uci, sets.SPLITS[name]) if regression else (asked.classes, sets.CLASS_SPLITS[name])
+        rows = ROWS if regression else CLASS_ROWS[:1] if name == sets.RANDOM else CLASS_ROWS
+        for row in asked.rows or rows:
             for split in range(min(asked.splits, most)):
                 file = asked.out / "fits" / name / f"{row}-{split}.json"
                 if not file.exists():

@@ -33,7 +33,7 @@ MAY_IMPORT = {
         "api_likelihoods",
         "api_pilots",
     },
-    "api_pilots": {"data", "recipe", "engine", "posterior", "target", "api_likelihoods"},
+    "api_pilots": {"data", "engine", "posterior", "target"},
     "api_likelihoods": {"recipe", "target"},
     "api_arguments": {"data", "nn", "engine"},
     "cli": {"data", "recipe", "storage", "engine", "posterior", "diagnose", "report"},

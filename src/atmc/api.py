@@ -110,8 +110,8 @@ def sample(
         likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
             Other labels are a regression with unknown noise ("learned-noise"), whose targets are standardised inside;
             "heteroscedastic" (two outputs for each target) and "student-t" are others.
-        temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (and,
-            for classes, likelihoods) in short pilots that together cost less than the run, prints one table, and goes
+        temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (for
+            classes also likelihoods) in short pilots that together cost less than the run, prints one table, and goes
             on with the best on all data (`posterior.pilots`).
         overrides: more settings, as `{"sampler": {"inertia": 0.01}}` or `["sampler.inertia=0.01"]`.
         time_budget: seconds after which to stop, with the samples there are then.
@@ -130,16 +130,19 @@ def sample(
     pilots: list[Pilot] = []
     if isinstance(temperature, str):
         check_auto(temperature, source)
+        temperature = None
         if out is None or not Manifest.exists(Path(out)):  # a run that was begun keeps what it chose
-            how: dict[str, Any] = {"sampler": source, "prior": prior, "seed": seed, "device": device}
-            how |= {"overrides": overrides, "progress": None}
+            how: dict[str, Any] = {"sampler": source, "seed": seed, "device": device, "overrides": overrides}
+            how |= {"likelihood": likelihood, "prior": prior, "progress": None}
             how["time_budget"] = None if time_budget is None else time_budget / (2 * SHARE)
-            teller = choose_progress() if progress == "auto" else progress or Progress()
             length = epochs if epochs is not None else 100
+            first = with_likelihood(TargetSection(), likelihood, train.labels).likelihood
+            fixed = likelihood is not None or first != "categorical"
+            teller = choose_progress() if progress == "auto" else progress or Progress()
             draw = functools.partial(sample, model, **how)
-            pilots = choose_temperature(draw, train, length, likelihood, batch_size, teller)
-            likelihood = pilots[0].likelihood if likelihood is None else likelihood
-        temperature = pilots[0].temperature if pilots else None
+            pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller)
+            temperature = pilots[0].temperature
+            likelihood = likelihood if fixed else pilots[0].likelihood
     past = _begun(out, source, epochs) if isinstance(source, str) else None
     settings = _settings(past or source, train, epochs, overrides)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))

@@ -43,8 +43,8 @@ def standardising(likelihood: LocationScale, targets: Tensor) -> LocationScale:
     """The likelihood with center and spread from the training targets."""
     if targets.ndim not in (1, 2) or targets.is_complex():
         raise InputError(
-            f"the targets of a regression must be [examples] or [examples, numbers], not {list(targets.shape)}: flatten "
-            "those of one example, or say how noisy they are with likelihood=atmc.likelihoods.Gaussian(scale)"
+            f"the targets of a regression must be [examples] or [examples, numbers], not {list(targets.shape)}: "
+            "flatten those of one example, or say how noisy they are with likelihood=atmc.likelihoods.Gaussian(scale)"
         )
     wide = targets.double()
     if not bool(torch.isfinite(wide).all()):

@@ -1,7 +1,7 @@
 """The moving part of a chain: network, optimizer and data on one device, and the step that joins them.
 
-It has phases. The warm start, where there is one, is SGD or Adam on the same target; then the recipe's sampler (or SGD) takes
-over. Each phase has one optimizer and one step, which on CUDA is recorded once and replayed.
+It has phases. The warm start, where there is one, is SGD or Adam on the same target; then the recipe's sampler (or
+SGD) takes over. Each phase has one optimizer and one step, which on CUDA is recorded once and replayed.
 """
 
 from collections.abc import Callable, Mapping

@@ -38,7 +38,9 @@ class LocationScale(RegressionLikelihood):
         for name in ("center", "spread"):
             object.__setattr__(self, name, _numbers(getattr(self, name), f"{name} of {type(self).__name__}"))
         if type(self.center) is not type(self.spread) or _width(self.center) != _width(self.spread):
-            raise InputError(f"center and spread of {type(self).__name__} must both be a number, or lists of one length")
+            raise InputError(
+                f"center and spread of {type(self).__name__} must both be a number, or lists of one length"
+            )
         if any(not s > 0 for s in _listed(self.spread)):
             raise InputError(f"spread of {type(self).__name__} must be positive, not {self.spread!r}")
 
