@@ -30,6 +30,7 @@ from atmc.engine.run_outcome import end_together
 from atmc.engine.schedule import make_schedule
 from atmc.engine.tensorboard import WithBoard
 from atmc.engine.torch_settings import numerics
+from atmc.nn.with_noise import WithNoise
 from atmc.recipe.build import build_likelihood, build_model, chain_seed, start_weights
 from atmc.recipe.settings import Recipe
 from atmc.recipe.validation import check_recipe
@@ -133,7 +134,8 @@ class Runner:
             self.chains.append(Chain(number, recipe, self.schedule, data, own, batches, device, world, prior))
         # Only now, when nothing of the recipe can turn out to be wrong any more, does the folder become its run.
         if world.rank == 0:
-            network = {"class": f"{type(first).__module__}.{type(first).__qualname__}"}
+            kind = type(first.network if isinstance(first, WithNoise) else first)
+            network = {"class": f"{kind.__module__}.{kind.__qualname__}"}
             manifest = prepare(folder, recipe, data, device, network, pilots)
             for note in [*(f"damaged: {note}" for note in manifest.notes), *made_elsewhere(manifest)]:
                 self.progress.note(note)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from atmc.common.errors import InputError
 from atmc.common.text import plural
+from atmc.nn.with_noise import WithNoise
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.batched_forward import Forward
 from atmc.posterior.inputs import Pixels, looks_up, precision_of
@@ -78,7 +79,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         chains = len(set(self.chains))
-        return f"Posterior({plural(len(self), 'sample')} of {type(self.model).__name__}, {plural(chains, 'chain')})"
+        kind = type(self.model.network if isinstance(self.model, WithNoise) else self.model).__name__
+        return f"Posterior({plural(len(self), 'sample')} of {kind}, {plural(chains, 'chain')})"
 
     def state(self, index: int) -> Mapping[str, Tensor]:
         """The tensors of one sample, as its bank gives them."""
