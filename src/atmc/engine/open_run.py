@@ -4,6 +4,7 @@ import json
 import shlex
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +27,14 @@ _LENGTH = "schedule.epochs"
 _PRIOR = "target.prior"
 
 
-def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, network: dict[str, Any]) -> Manifest:
+def prepare(
+    folder: Path,
+    recipe: Recipe,
+    data: RunData,
+    device: torch.device,
+    network: dict[str, Any],
+    pilots: Sequence[dict[str, Any]] = (),
+) -> Manifest:
     """The manifest of the run in `folder`: a new one, or that of the same run begun earlier.
 
     Call it when everything else has been built: from here on the folder is a run of this recipe. A run that was killed
@@ -65,6 +73,7 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
             sessions=[],
             checkpoints=[],
             binding=binding_of(_what_is_sampled(recipe, data)),
+            **({"pilots": list(pilots)} if pilots else {}),
         )
     manifest.values["recipe"] = text = recipe_to_toml(recipe)
     manifest.record(RECIPE_FILE, manifest.write(RECIPE_FILE, text.encode()))

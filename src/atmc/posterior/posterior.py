@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from atmc.common.errors import InputError
 from atmc.common.text import plural
+from atmc.nn.with_noise import WithNoise
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.batched_forward import Forward
 from atmc.posterior.inputs import Pixels, looks_up, precision_of
@@ -65,6 +66,7 @@ class Posterior:
         known = shape if shape is not None else None if example is None else example.shape[1:]
         self.shape = None if known is None else tuple(int(n) for n in known)  # of one input, where known
         self._pixels = Pixels(self.mean, self.std, self.shape)
+        self.pilots: tuple[dict[str, Any], ...] = ()  # that chose the temperature of its run, the best first
         self.held: tuple[Any, Forward] | None = None
         self._bodies: dict[str, nn.Module] = {}
         if len(self.chains) != len(self._refs):
@@ -77,7 +79,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         chains = len(set(self.chains))
-        return f"Posterior({plural(len(self), 'sample')} of {type(self.model).__name__}, {plural(chains, 'chain')})"
+        kind = type(self.model.network if isinstance(self.model, WithNoise) else self.model).__name__
+        return f"Posterior({plural(len(self), 'sample')} of {kind}, {plural(chains, 'chain')})"
 
     def state(self, index: int) -> Mapping[str, Tensor]:
         """The tensors of one sample, as its bank gives them."""
@@ -247,9 +250,9 @@ class Posterior:
         """
         from atmc.posterior import metrics, regression
 
-        scale = regression.noise_of(self.likelihood)
-        if scale is not None:
-            return regression.summary(self.sample_probs(x, **how), labels, scale, self.weights)
+        law = regression.law_of(self.likelihood)
+        if law is not None:
+            return regression.summary(self.sample_probs(x, **how), labels, law, self.weights)
         self.need_classes("without the noise of the targets evaluate scores probabilities of classes")
         return metrics.summary(self.sample_probs(x, **how), labels, self.weights)
 

@@ -109,12 +109,13 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
                     "pass it as Posterior.load(folder, model=...)"
                 )
             model = rebuild(about["network"])
+        likelihood = rebuild_likelihood(about["likelihood"])
         return Posterior(
             StoredSamples(Path(folder), about["samples"]),
-            model,
+            sampled(model, likelihood),
             weights=about["weights"],
             chains=about["chains"],
-            likelihood=rebuild_likelihood(about["likelihood"]),
+            likelihood=likelihood,
             mean=about["input"]["mean"],
             std=about["input"]["std"],
             shape=about["input"].get("shape"),
@@ -150,15 +151,24 @@ def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
         model = run.model()
         section = run.recipe.to_dict()["model"]
         model.made_by = {"recipe": section, "shape": list(about["shape"]), "classes": len(about["classes"])}  # type: ignore[assignment]
-    return Posterior(
+    likelihood = run.likelihood()
+    found = Posterior(
         run.bank,
-        model,
-        likelihood=run.likelihood(),
+        sampled(model, likelihood),
+        likelihood=likelihood,
         mean=about["mean"],
         std=about["std"],
         classes=about["classes"],
         shape=about["shape"],
     )
+    found.pilots = tuple(run.manifest.get("pilots") or ())
+    return found
+
+
+def sampled(model: nn.Module, likelihood: Any) -> nn.Module:
+    """What was sampled for a user's network: itself, or with the noise of the targets as one more parameter."""
+    found: nn.Module = likelihood.network(model) if hasattr(likelihood, "network") else model
+    return found
 
 
 def describe_likelihood(likelihood: Likelihood | None) -> dict[str, Any] | None:
