@@ -36,7 +36,7 @@ from atmc.engine.runner import RunResult, run
 from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import StepSize, find_step_size
 from atmc.engine.torch_settings import numerics
-from atmc.recipe.build import build_likelihood, build_prior
+from atmc.recipe.build import build_likelihood, build_prior, start_weights
 from atmc.recipe.settings import (
     DataSection,
     ModelSection,
@@ -80,6 +80,7 @@ def sample(
     temperature: float | None = None,
     batch_size: int | None = None,
     chains: int | None = None,
+    start: Literal["given", "fresh"] | None = None,
     seed: int | None = None,
     device: str | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
@@ -103,6 +104,10 @@ def sample(
         prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks.
         likelihood: one of `atmc.likelihoods`; from the labels if not given (whole numbers are classes). A regression
             should say how noisy its targets are: `atmc.likelihoods.Gaussian(scale)`.
+        chains: how many to run. The first begins at the weights of `model`, the others near them, with noise of a tenth
+            of each tensor's root mean square.
+        start: "fresh" draws new weights for every chain instead (by the layers' own `reset_parameters`), which finds
+            more modes. Parameters that are not sampled (`requires_grad=False`) are never touched.
         overrides: more settings, as `{"sampler": {"inertia": 0.01}}` or `["sampler.inertia=0.01"]`.
         time_budget: seconds after which to stop, with the samples there are then.
 
@@ -126,19 +131,23 @@ def sample(
     if settings.sampler.name != "sgd":
         check_layers(model, train)
     batch = settings.data.batch_size if batch_size is None else batch_size
+    begin = ModelSection(name="custom", start=_start(start, settings))
     place = device or settings.run.device
     threads = _threads(settings, model, train, batch, place, out)
     teller = choose_progress() if progress == "auto" else progress or Progress()
     if isinstance(source, str) and past is None and source != "sgd":
-        about = dataclasses.replace(settings, target=section, run=dataclasses.replace(settings.run, threads=threads))
-        found = _pace(model, train, about, kind, batch, pick_device(place), teller)
+        about = dataclasses.replace(
+            settings, target=section, model=begin, run=dataclasses.replace(settings.run, threads=threads)
+        )
+        walker = start_weights(model, about, 0)
+        found = _pace(walker, train, about, kind, batch, pick_device(place), teller)
         settings = _settings(source, train, epochs, overrides, found)
     settings = dataclasses.replace(
         settings,
         chains=settings.chains if chains is None else chains,
         seed=settings.seed if seed is None else seed,
         target=section,
-        model=ModelSection(name="custom"),
+        model=begin,
         data=dataclasses.replace(settings.data, name=train.name, batch_size=batch),
         sampler=dataclasses.replace(
             settings.sampler, temperature=settings.sampler.temperature if temperature is None else temperature
@@ -239,6 +248,16 @@ def _settings(
 
         base = recipe_from_values(without_unset(base.to_dict()), overrides)
     return base
+
+
+def _start(start: Any, settings: Recipe) -> Literal["given", "fresh"]:
+    """Where chains begin: as asked, or as the recipe has it for a network of one's own."""
+    if start is None:
+        return settings.model.start
+    for known in ("given", "fresh"):
+        if start == known:
+            return known
+    raise InputError(f'start must be "given" (at the network\'s weights) or "fresh" (new ones), not {start!r}')
 
 
 def default_batch(num_data: int) -> int:

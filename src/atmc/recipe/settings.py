@@ -41,6 +41,7 @@ class ModelSection:
     width: int | None = None  # not set: the usual one of that network
     norm: Literal["none", "bn", "frn", "gn-ws", "evonorm-s0"] = "none"  # none: that network's own default
     options: dict[str, Any] = field(default_factory=dict)  # handed to the network as they are
+    start: Literal["given", "fresh"] = "given"  # a network of your own: chains begin near its weights, or draw new ones
 
 
 @dataclass(frozen=True, kw_only=True)

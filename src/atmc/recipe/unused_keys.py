@@ -93,6 +93,8 @@ def _uses(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     yield "model.norm", model.name != "mlp", 'model.name = "mlp", which has no normalisation', ""
     for key in ("depth", "width", "norm", "options"):
         yield f"model.{key}", model.name != "custom", 'model.name = "custom", a network of your own', ""
+    drawn = f'model.name = "{model.name}", whose chains all draw their first weights'
+    yield "model.start", model.name == "custom", drawn, ""
 
 
 def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
