@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from atmc.common.text import plural
+from atmc.diagnose.collapse import LITTLE, RIGHT
 from atmc.diagnose.finding import FEW, SIGNIFICANT, Advice, cannot_tell, words
 from atmc.diagnose.run_measurements import RunMeasurements
 from atmc.diagnose.suggested_commands import go_on, held_out, longer_burn_in, slower
@@ -91,8 +92,8 @@ def learned(v: RunMeasurements) -> list[Advice]:
 
     Worse than guessing, on the training set as well, is what too large a step size does.
     """
-    if v.bins is None or v.scores is None or v.classes < 2:
-        return []
+    if v.bins is None or v.scores is None or v.classes < 2 or (v.training is not None and v.training.guesses):
+        return []  # `collapsed` has said it
     one, uniform = v.scores["mean_single"]["nll"], math.log(v.classes)
     if one > WORSE * uniform and not v.loss < uniform:
         evidence = (
@@ -102,19 +103,22 @@ def learned(v: RunMeasurements) -> list[Advice]:
         action = slower(v, "The step size is too large: divide sampler.lr and the speeds by ten", 0.1)
         return [Advice("problem", "Its samples are worse than guessing", evidence, action, "certain")]
     examples, share = int(v.bins.count.sum()), v.scores["predictive"]["accuracy"]
-    low = float(wilson(share * examples, examples)[0])
-    if low > 1 / v.classes:
+    nll, (guess, usual) = v.scores["predictive"]["nll"], v.guess
+    # By size too: enough examples tell 23 % from one in five, and it is still next to nothing.
+    by_size = nll >= (1 - LITTLE) * guess and share <= usual + RIGHT * (1 - usual)
+    if float(wilson(share * examples, examples)[0]) > 1 / v.classes and not by_size:
         return []
-    nll, guess = v.scores["predictive"]["nll"], math.log(v.classes)
     evidence = (
         f"Of {plural(examples, f'{v.split} example')} it gets {100 * share:.1f} % right, and guessing among "
-        f"{v.classes} classes {100 / v.classes:.1f} %; its NLL is {nll:.3f}, that of guessing {guess:.3f}."
+        f"{v.classes} classes {100 / v.classes:.1f} %; its NLL is {nll:.3f}, that of guessing "
+        f"{guess if np.isfinite(guess) else math.log(v.classes):.3f}."
     )
     action = (
-        "Look at the labels, then give it more: training data, schedule.epochs, a larger network, larger pictures; and "
-        "more test examples where there are few."
+        "Look at the labels, then give it more training data, or larger pictures; and more test examples where "
+        "there are few."
     )
-    return [Advice("warning", "Its predictions cannot be told from guessing", evidence, action, "certain")]
+    title = "Its predictions are hardly better than guessing"
+    return [Advice("warning", title, evidence, action, "certain")]
 
 
 def averaging(v: RunMeasurements) -> list[Advice]:

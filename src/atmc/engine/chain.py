@@ -241,8 +241,7 @@ class Chain(DeviceLoop):
             self.fresh = fresh
             self.set_weights(unpack(values["model"], tensors))
             restore_optimizer_(self.optimizer, optimizer)
-            if self.evaluator.batches:
-                self.evaluator.load(unpack(values["predictive"], tensors))
+            self.evaluator.load(unpack(values["predictive"], tensors))
             self.guard.load(values["guard"])
             self.window = [float(x) for x in values["window"]]
             self._untimed = len(self.window)
