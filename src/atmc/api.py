@@ -1,5 +1,6 @@
 """The high-level API: `posterior = atmc.sample(model, (x, y), sampler="atmc", epochs=100, out="runs/mine")`."""
 
+import copy
 import dataclasses
 import math
 import os
@@ -36,6 +37,7 @@ from atmc.engine.runner import RunResult, run
 from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import StepSize, find_step_size
 from atmc.engine.torch_settings import numerics
+from atmc.nn.strided import without_crash_
 from atmc.recipe.build import build_likelihood, build_prior, start_weights
 from atmc.recipe.settings import (
     DataSection,
@@ -132,6 +134,7 @@ def sample(
         check_layers(model, train)
     batch = settings.data.batch_size if batch_size is None else batch_size
     begin = ModelSection(name="custom", start=_start(start, settings))
+    own = without_crash_(copy.deepcopy(model))
     place = device or settings.run.device
     threads = _threads(settings, model, train, batch, place, out)
     teller = choose_progress() if progress == "auto" else progress or Progress()
@@ -139,7 +142,7 @@ def sample(
         about = dataclasses.replace(
             settings, target=section, model=begin, run=dataclasses.replace(settings.run, threads=threads)
         )
-        walker = start_weights(model, about, 0)
+        walker = start_weights(own, about, 0)
         found = _pace(walker, train, about, kind, batch, pick_device(place), teller)
         settings = _settings(source, train, epochs, overrides, found)
     settings = dataclasses.replace(
@@ -157,7 +160,7 @@ def sample(
     check_recipe(settings)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         scored = None if out is None or "test" in given.evaluate else _scored(Path(out))
-        ended = run(settings, folder, time_budget, teller, model=model, data=given, prior=kind)
+        ended = run(settings, folder, time_budget, teller, model=own, data=given, prior=kind)
         posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
         _say_if_off(Path(folder), out is not None)
         if scored is not None:
