@@ -96,6 +96,11 @@ class RunMeasurements:
         return self.samples if self.modes is None else self.modes
 
     @property
+    def regression(self) -> bool:
+        """Whether numbers were predicted, as far as the run's rows say."""
+        return self.training is not None and self.training.regression
+
+    @property
     def samples_weights(self) -> bool:
         """Whether this is a sampler's run and not an optimiser's."""
         return self.sampler != "sgd"
