@@ -30,6 +30,7 @@ from atmc.api_arguments import (
 from atmc.common.errors import InputError, RunError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData
+from atmc.engine.features import with_features
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
 from atmc.engine.run_data import RunData
@@ -37,6 +38,7 @@ from atmc.engine.runner import RunResult, run
 from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import StepSize, find_step_size
 from atmc.engine.torch_settings import numerics
+from atmc.nn.parts import fixed_part, names_of, with_only
 from atmc.nn.strided import without_crash_
 from atmc.recipe.build import build_likelihood, build_prior, start_weights
 from atmc.recipe.settings import (
@@ -55,6 +57,7 @@ from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir, labels_file
 
 if TYPE_CHECKING:
+    from atmc.nn.parts import Only
     from atmc.posterior import Posterior
     from atmc.target.priors import PriorRule
 
@@ -83,6 +86,7 @@ def sample(
     batch_size: int | None = None,
     chains: int | None = None,
     start: Literal["given", "fresh"] | None = None,
+    only: "Only | None" = None,
     seed: int | None = None,
     device: str | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
@@ -110,6 +114,9 @@ def sample(
             of each tensor's root mean square.
         start: "fresh" draws new weights for every chain instead (by the layers' own `reset_parameters`), which finds
             more modes. Parameters that are not sampled (`requires_grad=False`) are never touched.
+        only: sample a part of the network, and leave the rest as it is: a name of a layer or parameter ("head"), a
+            pattern ("*lora*"), a module of the network, or a list of these. Samples hold that part alone. The network
+            is in evaluation mode. Where the part comes last, what comes before it is computed once for each example.
         overrides: more settings, as `{"sampler": {"inertia": 0.01}}` or `["sampler.inertia=0.01"]`.
         time_budget: seconds after which to stop, with the samples there are then.
 
@@ -120,7 +127,7 @@ def sample(
     check_call(model, epochs, out)
     source = _source(sampler, recipe)
     overrides = override_words(overrides)
-    train = examples(data)
+    train = whole = examples(data)
     check_batch(batch_size, len(train))
     given = RunData(train, evaluation(data, test))
     past = _begun(out, source, epochs) if isinstance(source, str) else None
@@ -130,13 +137,18 @@ def sample(
     check_sets(model, given, build_likelihood(dataclasses.replace(settings, target=section)), guessed)
     if out is None or not Manifest.exists(Path(out)):  # a run that was begun goes on as it was
         check_sizes(given)
+    chosen = settings.model.only if only is None else names_of(model, only)
+    own = without_crash_(with_only(model, chosen) if chosen else copy.deepcopy(model))
     if settings.sampler.name != "sgd":
-        check_layers(model, train)
+        check_layers(own, train)
+    fixed = fixed_part(own)
     batch = settings.data.batch_size if batch_size is None else batch_size
-    begin = ModelSection(name="custom", start=_start(start, settings))
-    own = without_crash_(copy.deepcopy(model))
+    begin = ModelSection(name="custom", start=_start(start, settings), only=chosen)
     place = device or settings.run.device
-    threads = _threads(settings, model, train, batch, place, out)
+    if chosen and settings.data.augment == "none":
+        own, given = with_features(own, given, fixed, pick_device(place))
+        train = given.train if isinstance(given.train, ImageData) else whole
+    threads = _threads(settings, own, train, batch, place, out)
     teller = choose_progress() if progress == "auto" else progress or Progress()
     if isinstance(source, str) and past is None and source != "sgd":
         about = dataclasses.replace(
@@ -151,7 +163,7 @@ def sample(
         seed=settings.seed if seed is None else seed,
         target=section,
         model=begin,
-        data=dataclasses.replace(settings.data, name=train.name, batch_size=batch),
+        data=dataclasses.replace(settings.data, name=whole.name, batch_size=batch),
         sampler=dataclasses.replace(
             settings.sampler, temperature=settings.sampler.temperature if temperature is None else temperature
         ),
@@ -160,7 +172,7 @@ def sample(
     check_recipe(settings)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         scored = None if out is None or "test" in given.evaluate else _scored(Path(out))
-        ended = run(settings, folder, time_budget, teller, model=own, data=given, prior=kind)
+        ended = run(settings, folder, time_budget, teller, model=own, data=given, prior=kind, fixed=fixed)
         posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
         _say_if_off(Path(folder), out is not None)
         if scored is not None:
@@ -432,7 +444,7 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
         return posterior
     return Posterior(
         [dict(tensors) for tensors in found.bank],
-        model,
+        posterior.model,
         chains=posterior.chains,
         likelihood=posterior.likelihood,
         mean=posterior.mean,

@@ -202,15 +202,15 @@ class Chain(DeviceLoop):
     # -- state -------------------------------------------------------------------------------------------------------
 
     def sample(self) -> dict[str, Tensor]:
-        """The weights (and buffers) now, on the CPU. Only after `finish` has found nothing wrong."""
-        return {name: t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
+        """The weights (and buffers) that change, as they are now, on the CPU. Only after a good `finish`."""
+        return {name: t.detach().to("cpu", copy=True) for name, t in self.changing().items()}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that exact continuation needs, as tensors and JSON. Only after `finish`."""
         assert self.optimizer is not None
         tensors: dict[str, Tensor] = {}
         values = {
-            "model": pack(dict(self.model.state_dict()), "model", tensors),
+            "model": pack(self.changing(), "model", tensors),
             "optimizer": pack(optimizer_state(self.optimizer), "optimizer", tensors),
             "predictive": pack(self.evaluator.state(), "predictive", tensors),
             "warming": self.warming,

@@ -48,7 +48,7 @@ class Evaluator:
     @torch.no_grad()
     def predict(self, sample: Mapping[str, Tensor], split: str) -> Tensor:
         """Probabilities [examples, classes] of one sample, float32, on the CPU."""
-        self.model.load_state_dict(dict(sample), strict=True)
+        self._put(sample)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             parts = [self.likelihood.probs(self.model(x)).float() for x, _ in self.batches[split]]
         return torch.cat(parts).cpu()
@@ -69,7 +69,7 @@ class Evaluator:
             few = self._probe_of.subset(index, "train")
             size = min(self._probe_batch, len(index))
             self._probe = [(x.clone(), y.cpu()) for x, y in eval_batches(few, size, self.device, workers=0)]
-        self.model.load_state_dict(dict(sample), strict=True)
+        self._put(sample)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             parts = [self.likelihood.probs(self.model(x)).float().cpu() for x, _ in self._probe]
         return torch.cat(parts), torch.cat([y for _, y in self._probe])
@@ -89,6 +89,14 @@ class Evaluator:
             self.total[TRAINING] = whole = probs if known is None else known + probs
             found["predictive"] = score(self.likelihood, whole / self.count, labels)
         return found
+
+    def _put(self, sample: Mapping[str, Tensor]) -> None:
+        """A sample's weights into the twin, which has those that are not sampled already."""
+        lacking, odd = self.model.load_state_dict(dict(sample), strict=False)
+        fixed = {name for name, p in self.model.named_parameters() if not p.requires_grad}
+        fixed |= {name for name, _ in self.model.named_buffers()} if fixed else set()
+        if odd or set(lacking) - fixed:
+            raise ValueError(f"a sample of another network: {', '.join([*odd, *lacking][:4])}")
 
     def add(self, sample: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Predictions of a new sample for every split, and scores of it alone and of the average so far.

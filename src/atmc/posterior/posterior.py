@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from atmc.common.errors import InputError
 from atmc.common.text import plural
+from atmc.nn.parts import Tail, features_of, last_module
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.batched_forward import Forward
 from atmc.posterior.inputs import Pixels, looks_up, precision_of
@@ -67,6 +68,7 @@ class Posterior:
         self._pixels = Pixels(self.mean, self.std, self.shape)
         self.held: tuple[Any, Forward] | None = None
         self._bodies: dict[str, nn.Module] = {}
+        self._place: str | None = None  # of the last module, where nothing else was sampled; "" where it is not so
         if len(self.chains) != len(self._refs):
             raise ValueError(f"{len(self._refs)} samples but {len(self.chains)} chain numbers")
         for i in range(len(bank) if isinstance(bank, list) else min(len(bank), 1)):  # files are read when needed
@@ -138,6 +140,9 @@ class Posterior:
         for p in posteriors:
             if len(p):
                 check_state(first.model, p.state(0))
+                fixed = [n for n, _ in first.model.named_parameters() if n not in p.state(0)]
+                if any(not torch.equal(first.model.get_parameter(n), p.model.get_parameter(n)) for n in fixed):
+                    raise ValueError(f"posteriors of networks that differ in {fixed[0]} (not sampled) cannot be joined")
             if (p.mean, p.std, p.classes) != (first.mean, first.std, first.classes):
                 raise ValueError("posteriors of different inputs or classes cannot be joined")
             numbers = {c: i for i, c in enumerate(dict.fromkeys(p.chains), start=max(chains, default=-1) + 1)}
@@ -194,6 +199,23 @@ class Posterior:
             check_state(body, state)
             body.load_state_dict(dict(state), strict=False)
         return body
+
+    def split(self, x: Tensor, device: torch.device) -> tuple[nn.Module, Tensor]:
+        """The network on a device and its inputs `x`, or the part that differs from sample to sample and its inputs.
+
+        Where only the last module was sampled, what comes before it is computed here, once for all samples.
+        """
+        body = self.on(device)
+        if self._place is None:
+            state = self.state(0)
+            fixed = any(name not in state for name, _ in body.named_parameters())
+            self._place = (last_module(body, state, x[:2]) if fixed else None) or ""
+        if not self._place:
+            return body, x
+        key = f"{device} {self._place}"
+        if key not in self._bodies:
+            self._bodies[key] = Tail(body, self._place)
+        return self._bodies[key], next(features_of(body, self._place, [x]))
 
     def predict(
         self,

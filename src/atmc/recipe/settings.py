@@ -42,6 +42,7 @@ class ModelSection:
     norm: Literal["none", "bn", "frn", "gn-ws", "evonorm-s0"] = "none"  # none: that network's own default
     options: dict[str, Any] = field(default_factory=dict)  # handed to the network as they are
     start: Literal["given", "fresh"] = "given"  # a network of your own: chains begin near its weights, or draw new ones
+    only: list[str] = field(default_factory=list)  # a network of your own: names or patterns of what is sampled of it
 
 
 @dataclass(frozen=True, kw_only=True)
