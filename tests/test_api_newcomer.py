@@ -55,7 +55,7 @@ def refusal(model: Any, data: Any, **more: Any) -> str:
         ((X, Y.float()), r"test: .*not torch.float32: pass y\.long\(\)"),
         ((holed(X, 7), Y), "test: the inputs hold NaN .* first in example 7"),
         ((X, Y[:3]), "test: 200 inputs and 3 labels"),
-        (5, r"test must be \(inputs, labels\) or an ImageData"),
+        (5, r"test must be \(inputs, labels\), a Dataset, a DataLoader or an ImageData"),
         (ImageData.from_tensors(X, Y + 7, split="test"), "test: label 7 of example 0"),
     ],
 )

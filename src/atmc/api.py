@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from atmc.api_arguments import (
-    Pair,
     check_batch,
     check_call,
     check_layers,
@@ -25,11 +24,14 @@ from atmc.api_arguments import (
     check_sizes,
     evaluation,
     examples,
+    loader_batch,
+    say_if_augmented,
+    suited,
     work,
 )
 from atmc.common.errors import InputError, RunError
 from atmc.common.suggest import nearest
-from atmc.data import ImageData
+from atmc.data import ImageData, OwnData
 from atmc.engine.features import with_features
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
@@ -73,13 +75,13 @@ FEW = 5  # fewer samples get a warning
 
 def sample(
     model: nn.Module,
-    data: Pair | ImageData | str,
+    data: Any,
     sampler: str | None = None,
     *,
     recipe: str | Path | Recipe | None = None,
     epochs: int | None = None,
     out: str | Path | None = None,
-    test: Pair | ImageData | None = None,
+    test: Any = None,
     prior: "PriorRule | str | None" = None,
     likelihood: Any = None,
     temperature: float | None = None,
@@ -98,7 +100,9 @@ def sample(
     Args:
         model: any network whose outputs are logits (or values, for a regression). It is not changed. Layers that cannot
             be sampled (BatchNorm in training mode, dropout) are an error that names them.
-        data: (inputs, labels) as tensors or arrays, the name of a data set, or an `ImageData`.
+        data: (inputs, labels) as tensors, arrays or pandas' tables; a `Dataset` or `DataLoader` of torch, whose batches
+            are pairs or dicts; the name of a data set; or an `ImageData`. A `Dataset` is read once into memory; one
+            whose transform draws at random is read anew in every epoch, which departs from Bayes' rule.
         sampler: "atmc" (the default), "sgnht", "sghmc", "sgld"; or "sgd" for one ordinary network.
         recipe: instead of a sampler, a recipe file, its name or a `Recipe`: its settings are used, and its data and
             network are replaced by those given here.
@@ -127,9 +131,12 @@ def sample(
     check_call(model, epochs, out)
     source = _source(sampler, recipe)
     overrides = override_words(overrides)
-    train = whole = examples(data)
+    train = whole = suited(model, examples(data))
+    say_if_augmented(train)
+    if batch_size is None and recipe is None:
+        batch_size = loader_batch(data)
     check_batch(batch_size, len(train))
-    given = RunData(train, evaluation(data, test))
+    given = RunData(train, {split: suited(model, found) for split, found in evaluation(data, test).items()})
     past = _begun(out, source, epochs) if isinstance(source, str) else None
     settings = _settings(past or source, train, epochs, overrides)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
@@ -137,6 +144,7 @@ def sample(
     check_sets(model, given, build_likelihood(dataclasses.replace(settings, target=section)), guessed)
     if out is None or not Manifest.exists(Path(out)):  # a run that was begun goes on as it was
         check_sizes(given)
+    augment: Any = "own" if isinstance(train, OwnData) else settings.data.augment
     chosen = settings.model.only if only is None else names_of(model, only)
     own = without_crash_(with_only(model, chosen) if chosen else copy.deepcopy(model))
     if settings.sampler.name != "sgd":
@@ -145,7 +153,7 @@ def sample(
     batch = settings.data.batch_size if batch_size is None else batch_size
     begin = ModelSection(name="custom", start=_start(start, settings), only=chosen)
     place = device or settings.run.device
-    if chosen and settings.data.augment == "none":
+    if chosen and augment == "none":
         own, given = with_features(own, given, fixed, pick_device(place))
         train = given.train if isinstance(given.train, ImageData) else whole
     threads = _threads(settings, own, train, batch, place, out)
@@ -163,7 +171,7 @@ def sample(
         seed=settings.seed if seed is None else seed,
         target=section,
         model=begin,
-        data=dataclasses.replace(settings.data, name=whole.name, batch_size=batch),
+        data=dataclasses.replace(settings.data, name=whole.name, batch_size=batch, augment=augment),
         sampler=dataclasses.replace(
             settings.sampler, temperature=settings.sampler.temperature if temperature is None else temperature
         ),

@@ -7,6 +7,8 @@ import torch
 from atmc.data.dataset import ImageData
 from atmc.data.device_batches import DeviceBatches
 from atmc.data.evaluation_batches import EvalBatches
+from atmc.data.own_batches import OwnBatches
+from atmc.data.own_data import OwnData
 from atmc.data.stream_batches import StreamBatches, StreamEvalBatches
 from atmc.data.streamed_source import Source
 from atmc.data.training_batches import Batches
@@ -37,8 +39,13 @@ def train_batches(
     world: int = 1,
     workers: int = 2,
 ) -> Batches:
-    """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other."""
+    """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other.
+
+    `OwnBatches` for one whose own transform draws at random.
+    """
     where = torch.device(device)
+    if isinstance(data, OwnData):
+        return OwnBatches(data, batch_size, where, dtype, seed, rank=rank, world=world)
     if isinstance(data, ImageData) and fits(data, where, pad):
         return DeviceBatches(data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world)
     return StreamBatches(

@@ -26,7 +26,7 @@ from atmc.common.text import plural
 from atmc.nn.parts import Tail, features_of, last_module
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.batched_forward import Forward
-from atmc.posterior.inputs import Pixels, looks_up, precision_of
+from atmc.posterior.inputs import Pixels, looks_up, precision_of, with_labels
 from atmc.posterior.predict import predict, sample_probs
 from atmc.posterior.samples import Likelihood, Samples, as_bank, check_state
 from atmc.posterior.uncertainty import Prediction
@@ -229,10 +229,10 @@ class Posterior:
         """The predictive p̄ = Σ_k w_k p_k for each input, with its uncertainty (see `Prediction`).
 
         Args:
-            x: a tensor or array `[N, ...]`, a data set of `atmc.data`, or an iterable of batches; results are on its
-                device. uint8 images `[N, C, H, W]` are normalised as (x/255 − `.mean`)/`.std`. Floats must be
-                normalised already: those from 0 to 1 give a warning, those from 0 to 255 an error, as do images of
-                another size than `.shape`.
+            x: a tensor, array or table `[N, ...]`, a `Dataset` or `DataLoader` (taken in the data set's order), a data
+                set of `atmc.data`, or an iterable of batches; results are on its device. uint8 images `[N, C, H, W]`
+                are normalised as (x/255 − `.mean`)/`.std`. Floats must be normalised already: those from 0 to 1 give a
+                warning, those from 0 to 255 an error, as do images of another size than `.shape`.
             device: by default the inputs' accelerator, or CUDA if available.
             dtype: of the activations, by default that of the parameters; averages are float64.
             strategy: `loop`, `together`, `graph`, or `auto`, which measures.
@@ -261,14 +261,18 @@ class Posterior:
         """Each sample's probabilities `[K, N, C]`, float32 on the CPU; its outputs `[K, N, ...]` for a regression."""
         return sample_probs(self, x, batch_size, device)
 
-    def evaluate(self, x: Any, labels: Any, **how: Any) -> dict[str, Any]:
+    def evaluate(self, x: Any, labels: Any = None, **how: Any) -> dict[str, Any]:
         """Scores of the last sample (`single`) and of all samples (`predictive`).
+
+        `x` may be a `Dataset`, a `DataLoader` or a data set of `atmc.data`, which bring their labels.
 
         Classification: accuracy, NLL, Brier, ECE (`metrics.summary`). Regression: RMSE, NLL of the predictive density
         and coverage of the central 90 % interval (`regression.summary`).
         """
         from atmc.posterior import metrics, regression
 
+        if labels is None:
+            x, labels = with_labels(x)
         scale = regression.noise_of(self.likelihood)
         if scale is not None:
             return regression.summary(self.sample_probs(x, **how), labels, scale, self.weights)

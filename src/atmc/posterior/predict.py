@@ -125,7 +125,7 @@ def ready(
     x: Tensor,
     batches: int | None,
 ) -> Forward:
-    """Samples of `group` with a strategy, on `model` (see `Posterior.split`); kept for the next call if all are there."""
+    """Samples of `group` with a strategy, on `model` (see `Posterior.split`); kept for the next call if all are."""
     whole = len(group) == len(posterior)
     key = (str(target), strategy, x.dtype, tuple(x.shape))
     if whole and posterior.held is not None and posterior.held[0] == key:
