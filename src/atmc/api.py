@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import math
 import os
 import shlex
@@ -29,9 +30,12 @@ from atmc.api_arguments import (
     suited,
     work,
 )
+from atmc.api_likelihoods import STANDARDISED, with_likelihood
+from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature
 from atmc.common.errors import InputError, RunError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData, OwnData
+from atmc.engine import first_fit
 from atmc.engine.features import with_features
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
@@ -57,6 +61,7 @@ from atmc.recipe.toml_files import override_words
 from atmc.recipe.validation import check_recipe
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir, labels_file
+from atmc.target.likelihoods import LocationScale
 
 if TYPE_CHECKING:
     from atmc.nn.parts import Only
@@ -84,7 +89,7 @@ def sample(
     test: Any = None,
     prior: "PriorRule | str | None" = None,
     likelihood: Any = None,
-    temperature: float | None = None,
+    temperature: float | Literal["auto"] | None = None,
     batch_size: int | None = None,
     chains: int | None = None,
     start: Literal["given", "fresh"] | None = None,
@@ -111,9 +116,14 @@ def sample(
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
-        prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks.
-        likelihood: one of `atmc.likelihoods`; from the labels if not given (whole numbers are classes). A regression
-            should say how noisy its targets are: `atmc.likelihoods.Gaussian(scale)`.
+        prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks, and
+            Normal(0, 1/fan-in) for regressions whose targets are standardised.
+        likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
+            Other labels are a regression with unknown noise ("learned-noise"), whose targets are standardised inside;
+            "heteroscedastic" (two outputs for each target) and "student-t" are others.
+        temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (for
+            classes also likelihoods) in short pilots that together cost less than the run, prints one table, and goes
+            on with the best on all data (`posterior.pilots`).
         chains: how many to run. The first begins at the weights of `model`, the others near them, with noise of a tenth
             of each tensor's root mean square.
         start: "fresh" draws new weights for every chain instead (by the layers' own `reset_parameters`), which finds
@@ -137,24 +147,43 @@ def sample(
         batch_size = loader_batch(data)
     check_batch(batch_size, len(train))
     given = RunData(train, {split: suited(model, found) for split, found in evaluation(data, test).items()})
+    began = time.monotonic()
+    pilots: list[Pilot] = []
+    if isinstance(temperature, str):
+        check_auto(temperature, source)
+        temperature = None
+        if out is None or not Manifest.exists(Path(out)):  # a run that was begun keeps what it chose
+            how: dict[str, Any] = {"sampler": source, "seed": seed, "device": device, "overrides": overrides}
+            how |= {"likelihood": likelihood, "prior": prior, "start": start, "only": only, "progress": None}
+            how["time_budget"] = None if time_budget is None else time_budget / (2 * SHARE)
+            length = epochs if epochs is not None else 100
+            first = with_likelihood(TargetSection(), likelihood, train.labels).likelihood
+            fixed = likelihood is not None or first != "categorical"
+            teller = choose_progress() if progress == "auto" else progress or Progress()
+            draw = functools.partial(sample, model, **how)
+            pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller)
+            temperature = pilots[0].temperature
+            likelihood = likelihood if fixed else pilots[0].likelihood
     past = _begun(out, source, epochs) if isinstance(source, str) else None
     settings = _settings(past or source, train, epochs, overrides)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
-    check_sets(model, given, build_likelihood(dataclasses.replace(settings, target=section)), guessed)
+    law = build_likelihood(dataclasses.replace(settings, target=section))
+    chosen = settings.model.only if only is None else names_of(model, only)
+    own = with_only(model, chosen) if chosen else copy.deepcopy(model)
+    own = without_crash_(law.network(own) if hasattr(law, "network") else own)  # with the noise, if that is sampled too
+    check_sets(own, given, law, guessed)
     if out is None or not Manifest.exists(Path(out)):  # a run that was begun goes on as it was
         check_sizes(given)
     augment: Any = "own" if isinstance(train, OwnData) else settings.data.augment
-    chosen = settings.model.only if only is None else names_of(model, only)
-    own = without_crash_(with_only(model, chosen) if chosen else copy.deepcopy(model))
     if settings.sampler.name != "sgd":
         check_layers(own, train)
-    fixed = fixed_part(own)
+    rest = fixed_part(own)
     batch = settings.data.batch_size if batch_size is None else batch_size
     begin = ModelSection(name="custom", start=_start(start, settings), only=chosen)
     place = device or settings.run.device
     if chosen and augment == "none":
-        own, given = with_features(own, given, fixed, pick_device(place))
+        own, given = with_features(own, given, rest, pick_device(place))
         train = given.train if isinstance(given.train, ImageData) else whole
     threads = _threads(settings, own, train, batch, place, out)
     teller = choose_progress() if progress == "auto" else progress or Progress()
@@ -164,7 +193,7 @@ def sample(
         )
         walker = start_weights(own, about, 0)
         found = _pace(walker, train, about, kind, batch, pick_device(place), teller)
-        settings = _settings(source, train, epochs, overrides, found)
+        settings = _settings(source, train, epochs, overrides, found, isinstance(law, LocationScale))
     settings = dataclasses.replace(
         settings,
         chains=settings.chains if chains is None else chains,
@@ -180,7 +209,9 @@ def sample(
     check_recipe(settings)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         scored = None if out is None or "test" in given.evaluate else _scored(Path(out))
-        ended = run(settings, folder, time_budget, teller, model=own, data=given, prior=kind, fixed=fixed)
+        left = None if time_budget is None else max(1.0, time_budget - (time.monotonic() - began if pilots else 0.0))
+        rows = [pilot.to_dict() for pilot in pilots]
+        ended = run(settings, folder, left, teller, model=own, data=given, prior=kind, pilots=rows, fixed=rest)
         posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
         _say_if_off(Path(folder), out is not None)
         if scored is not None:
@@ -188,12 +219,14 @@ def sample(
         return posterior
 
 
-def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: StepSize | None = None) -> Recipe:
+def default_recipe(
+    sampler: str, num_data: int, epochs: int = 100, pace: StepSize | None = None, learned_noise: bool = False
+) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
     A tenth as many epochs of SGD come first: thermostats that meet the storm of the first steps remember it for long.
     Then there are 20 cycles, or as many of 200 steps as there is time for, up to 60; those after the first third give
-    samples. `pace` says how fast to go, and is otherwise RATE.
+    samples. `pace` says how fast to go, and is otherwise RATE. Where noise is learned, Adam takes the place of SGD.
     """
     pace = StepSize(RATE, RATE) if pace is None else pace
     batch = default_batch(num_data)
@@ -205,6 +238,13 @@ def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: StepSiz
         warm_start_epochs=math.ceil(epochs / 10),
         warm_start_lr=pace.start,
     )
+    if learned_noise:
+        schedule = dataclasses.replace(
+            schedule,
+            warm_start_optimizer="adam",
+            warm_start_epochs=first_fit.warm_epochs(epochs),
+            warm_start_lr=first_fit.LR,
+        )
     if sampler == "sgd":
         plain = ScheduleSection(epochs=epochs, kind="cosine")
         moves = SamplerSection(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -254,11 +294,12 @@ def _settings(
     epochs: int | None,
     overrides: Sequence[str],
     pace: StepSize | None = None,
+    learned_noise: bool = False,
 ) -> Recipe:
     if isinstance(source, Recipe):
         base = source
     elif isinstance(source, str):
-        base = default_recipe(source, len(train), epochs if epochs is not None else 100, pace)
+        base = default_recipe(source, len(train), epochs if epochs is not None else 100, pace, learned_noise)
     else:
         from atmc.storage.run_recipe import load_recipe_or_run
 
@@ -346,7 +387,11 @@ def _pace(
 
     # Of `numerics` the threads alone: on a GPU the fastest convolutions are not always the same; the speed should be.
     with numerics(settings, device) if device.type == "cpu" else nullcontext():
-        return find_step_size(model, train, potential, batch, RATE, device)
+        if not isinstance(likelihood, LocationScale):
+            return find_step_size(model, train, potential, batch, RATE, device)
+        near = first_fit.fitted(model, train, potential, batch, device)
+        found = find_step_size(near, train, potential, batch, RATE, device)
+        return dataclasses.replace(found, rate=min(RATE, first_fit.FASTER * found.rate))
 
 
 def _target(
@@ -355,6 +400,7 @@ def _target(
     """The target's section, and the prior rule where it is an object that a recipe cannot name."""
     section = settings.target
     rule: Any = None
+    guessed = explicit and prior is None and section == TargetSection() and settings.sampler.name != "sgd"
     if settings.sampler.name == "sgd" and prior is None:
         section = dataclasses.replace(section, prior="none", prior_scale=TargetSection().prior_scale)
     elif isinstance(prior, str):
@@ -363,22 +409,12 @@ def _target(
         if not hasattr(prior, "assign"):
             raise InputError(f"prior must be a rule of atmc.priors, as atmc.priors.gaussian(1.0), not {prior!r}")
         section, rule = dataclasses.replace(section, prior="custom"), prior
-    elif explicit and section == TargetSection():
+    elif guessed:
         ours = type(model).__name__ == "ResNetPP"
         section = TargetSection(prior="resnetpp" if ours else "gaussian")
-    if likelihood is not None:
-        names = {
-            "Categorical": "categorical",
-            "Gaussian": "gaussian",
-            "NoisyDirichlet": "noisy-dirichlet",
-            "DirClip": "dirclip",
-        }
-        name = names.get(type(likelihood).__name__)
-        if name is None:
-            raise InputError(f"likelihood must be one of atmc.likelihoods, not a {type(likelihood).__name__}")
-        section = dataclasses.replace(section, likelihood=name, likelihood_options=dataclasses.asdict(likelihood))
-    elif train.labels.is_floating_point() and section.likelihood == "categorical":
-        section = dataclasses.replace(section, likelihood="gaussian")  # `check_sets` says so
+    section = with_likelihood(section, likelihood, train.labels)
+    if prior is None and guessed and section.likelihood in STANDARDISED:
+        section = dataclasses.replace(section, prior="gaussian-fan-in")  # outputs of the targets' size, which is 1
     return section, rule
 
 
@@ -450,7 +486,7 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
         )
     if kept:
         return posterior
-    return Posterior(
+    own = Posterior(
         [dict(tensors) for tensors in found.bank],
         posterior.model,
         chains=posterior.chains,
@@ -460,3 +496,5 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
         classes=posterior.classes,
         shape=found.manifest["data"]["shape"],
     )
+    own.pilots = posterior.pilots
+    return own

@@ -164,12 +164,15 @@ def _check_set(model: nn.Module, found: Examples, likelihood: Any, guessed: bool
     except InputError as error:
         if likelihood.task == "classification":
             raise InputError(_wrong_classes(outputs, found.labels, str(error))) from error
-        raise InputError(_wrong_values(outputs, found.labels, guessed)) from error
+        raise InputError(_wrong_values(outputs, found.labels, likelihood, guessed)) from error
     return outputs
 
 
-def _wrong_values(outputs: Tensor, targets: Tensor, guessed: bool) -> str:
+def _wrong_values(outputs: Tensor, targets: Tensor, likelihood: Any, guessed: bool) -> str:
     """What is wrong with the targets of a regression, and what to pass instead."""
+    per_input = getattr(likelihood, "per_input", None)  # of a likelihood whose outputs are values and their noise
+    if per_input is False:
+        outputs = outputs[:, : outputs.shape[1] // 2]
     if (row := _first_bad(targets)) is not None:
         return f"the regression targets hold NaN or infinite values, first in example {row}"
     classes = guessed and _whole(targets)  # perhaps meant to be
@@ -177,6 +180,12 @@ def _wrong_values(outputs: Tensor, targets: Tensor, guessed: bool) -> str:
         return (
             f"labels of {targets.dtype} mean a regression, and the network has {outputs.shape[1]} outputs for each "
             "example: for classes pass y.long()"
+        )
+    if per_input:
+        numbers = math.prod(targets.shape[1:])
+        return (
+            f"the network has {outputs.shape[1]} outputs for each example, and {type(likelihood).__name__} needs "
+            f"{2 * numbers}: {numbers} for the target and {numbers} for the logarithm of its noise"
         )
     said = (
         f"the network's outputs are {[len(targets), *outputs.shape[1:]]} and the targets {list(targets.shape)}: "
@@ -215,14 +224,9 @@ def _wrong_classes(outputs: Tensor, labels: Tensor, refused: str) -> str:
 
 def _say_what_is_odd(outputs: Tensor, labels: Tensor, likelihood: Any, guessed: bool) -> None:
     """Warn where the labels alone made it a regression, and of probabilities where logits belong."""
-    if guessed:
+    if guessed and _whole(labels):
         cure = "y.argmax(1)" if _one_hot(labels) else "y.long(), and an output for each class"
-        warnings.warn(
-            f"labels of {labels.dtype} mean a regression, and its targets are taken to have noise of standard "
-            "deviation 1: say how noisy they are with likelihood=atmc.likelihoods.Gaussian(scale)"
-            + (f"; for classes pass {cure}" if _whole(labels) else ""),
-            stacklevel=4,
-        )
+        warnings.warn(f"labels of {labels.dtype} mean a regression; for classes pass {cure}", stacklevel=4)
     elif likelihood.task == "classification" and outputs.shape[1] > 1:
         sums = outputs.double().sum(1)
         if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):

@@ -67,15 +67,14 @@ def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dic
 
 
 def _numbers(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
-    """Scores of a regression, from the outputs and the noise scale that the run kept."""
+    """Scores of a regression, from the outputs and the likelihood that the run kept."""
     from atmc.posterior import regression
 
-    scale = regression.noise_of(reading.run.likelihood())
-    assert scale is not None  # what a regression's likelihood has
+    law = reading.run.likelihood()
     outputs, targets = reading.run.predictions(split), data.labels
-    if outputs.shape[1:] == (*targets.shape, 1):  # targets of a test set may lack this axis, as in the run itself
+    if law.predict(outputs).shape[1:] == (*targets.shape, 1):  # a test set may lack this axis, as in the run itself
         targets = targets[..., None]
-    return {**regression.summary(outputs, targets, scale), "scale": scale}
+    return {**regression.summary(outputs, targets, law), "scale": float(law.noise(outputs).double().mean())}
 
 
 def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Answers, dict[str, Any]]:

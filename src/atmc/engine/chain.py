@@ -32,8 +32,10 @@ AHEAD = 64  # steps enqueued at a time; the device is at most two such stretches
 
 
 def log_steps(recipe: Recipe, schedule: Schedule) -> int:
-    """How many steps one row of metrics sums up."""
-    return recipe.run.log_steps or max(1, min(400, round(schedule.steps_per_epoch)))
+    """How many steps one row of metrics sums up: an epoch's, but of a long run with tiny epochs a thousandth."""
+    if recipe.run.log_steps:
+        return recipe.run.log_steps
+    return max(1, min(400, max(round(schedule.steps_per_epoch), schedule.steps // 1000)))
 
 
 class Chain(DeviceLoop):
@@ -94,7 +96,8 @@ class Chain(DeviceLoop):
         stop = min(self.schedule.next_stop(self.done), (self.done // capacity + 1) * capacity)
         if self.reader is not None:
             stop = min(stop, (self.done // self.reader.every + 1) * self.reader.every)
-        count = min(most, stop - self.done, max(1, int(self.schedule.steps_per_epoch)))
+        ahead = getattr(self.feed, "most_ahead", int(self.schedule.steps_per_epoch))
+        count = min(most, stop - self.done, most if ahead is None else max(1, ahead))
         self.enqueue(count)
         self._read_noise()
         if self.done % capacity == 0 or self.finished:

@@ -1,7 +1,7 @@
 """The moving part of a chain: network, optimizer and data on one device, and the step that joins them.
 
-It has phases. The warm start, where there is one, is SGD on the same target; then the recipe's sampler (or SGD) takes
-over. Each phase has one optimizer and one step, which on CUDA is recorded once and replayed.
+It has phases. The warm start, where there is one, is SGD or Adam on the same target; then the recipe's sampler (or
+SGD) takes over. Each phase has one optimizer and one step, which on CUDA is recorded once and replayed.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from atmc.engine.cuda_graph import GraphStep
 from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.gradient_statistics import look, masses, set_thermostats
 from atmc.engine.optimizer import build_optimizer, common_mass
-from atmc.engine.optimizer_state import new_sgd, optimizer_state, restore_optimizer_
+from atmc.engine.optimizer_state import new_adam, new_sgd, optimizer_state, restore_optimizer_
 from atmc.engine.processes import World
 from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
@@ -88,8 +88,11 @@ class DeviceLoop:
         named: list[tuple[str, Tensor]] = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self.warming = self.done < self.schedule.warm_steps
         if self.warming:
-            momentum = self.recipe.schedule.warm_start_momentum
-            self.optimizer = new_sgd(named, self.clock.lr, momentum, 0.0, False)
+            plan, momentum = self.recipe.schedule, self.recipe.schedule.warm_start_momentum
+            if plan.warm_start_optimizer == "adam":
+                self.optimizer = new_adam(named, self.clock.lr, momentum)
+            else:
+                self.optimizer = new_sgd(named, self.clock.lr, momentum, 0.0, False)
         else:
             seed = chain_seed(self.recipe.seed, self.number, "noise")
             lr, temperature = self.clock.lr, self.clock.temperature

@@ -4,6 +4,7 @@ import json
 import shlex
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ def prepare(
     device: torch.device,
     network: dict[str, Any],
     fixed: dict[str, Tensor] | None = None,
+    pilots: Sequence[dict[str, Any]] = (),
 ) -> Manifest:
     """The manifest of the run in `folder`: a new one, or that of the same run begun earlier.
 
@@ -74,6 +76,7 @@ def prepare(
             sessions=[],
             checkpoints=[],
             binding=binding_of(_what_is_sampled(recipe, data)),
+            **({"pilots": list(pilots)} if pilots else {}),
         )
     manifest.values["recipe"] = text = recipe_to_toml(recipe)
     manifest.record(RECIPE_FILE, manifest.write(RECIPE_FILE, text.encode()))

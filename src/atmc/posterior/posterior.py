@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from atmc.common.errors import InputError
 from atmc.common.text import plural
 from atmc.nn.parts import Tail, features_of, last_module
+from atmc.nn.with_noise import WithNoise
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.batched_forward import Forward
 from atmc.posterior.inputs import Pixels, looks_up, precision_of, with_labels
@@ -66,6 +67,7 @@ class Posterior:
         known = shape if shape is not None else None if example is None else example.shape[1:]
         self.shape = None if known is None else tuple(int(n) for n in known)  # of one input, where known
         self._pixels = Pixels(self.mean, self.std, self.shape)
+        self.pilots: tuple[dict[str, Any], ...] = ()  # that chose the temperature of its run, the best first
         self.held: tuple[Any, Forward] | None = None
         self._bodies: dict[str, nn.Module] = {}
         self._place: str | None = None  # of the last module, where nothing else was sampled; "" where it is not so
@@ -79,7 +81,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         chains = len(set(self.chains))
-        return f"Posterior({plural(len(self), 'sample')} of {type(self.model).__name__}, {plural(chains, 'chain')})"
+        kind = type(self.model.network if isinstance(self.model, WithNoise) else self.model).__name__
+        return f"Posterior({plural(len(self), 'sample')} of {kind}, {plural(chains, 'chain')})"
 
     def state(self, index: int) -> Mapping[str, Tensor]:
         """The tensors of one sample, as its bank gives them."""
@@ -273,9 +276,9 @@ class Posterior:
 
         if labels is None:
             x, labels = with_labels(x)
-        scale = regression.noise_of(self.likelihood)
-        if scale is not None:
-            return regression.summary(self.sample_probs(x, **how), labels, scale, self.weights)
+        law = regression.law_of(self.likelihood)
+        if law is not None:
+            return regression.summary(self.sample_probs(x, **how), labels, law, self.weights)
         self.need_classes("without the noise of the targets evaluate scores probabilities of classes")
         return metrics.summary(self.sample_probs(x, **how), labels, self.weights)
 

@@ -119,6 +119,8 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
                     "pass it as Posterior.load(folder, model=...)"
                 )
             model = rebuild(about["network"])
+        likelihood = rebuild_likelihood(about["likelihood"])
+        model = sampled(model, likelihood)
         if about.get("fixed") is not None:
             from atmc.storage.files import read_tensors
 
@@ -130,7 +132,7 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
             model,
             weights=about["weights"],
             chains=about["chains"],
-            likelihood=rebuild_likelihood(about["likelihood"]),
+            likelihood=likelihood,
             mean=about["input"]["mean"],
             std=about["input"]["std"],
             shape=about["input"].get("shape"),
@@ -166,17 +168,27 @@ def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
         model = run.model()
         section = run.recipe.to_dict()["model"]
         model.made_by = {"recipe": section, "shape": list(about["shape"]), "classes": len(about["classes"])}  # type: ignore[assignment]
+    likelihood = run.likelihood()
+    model = sampled(model, likelihood)
     if kept := fixed_tensors(run.top):
         model = load_fixed_(copy.deepcopy(model), kept)
-    return Posterior(
+    found = Posterior(
         run.bank,
         model,
-        likelihood=run.likelihood(),
+        likelihood=likelihood,
         mean=about["mean"],
         std=about["std"],
         classes=about["classes"],
         shape=about["shape"],
     )
+    found.pilots = tuple(run.manifest.get("pilots") or ())
+    return found
+
+
+def sampled(model: nn.Module, likelihood: Any) -> nn.Module:
+    """What was sampled for a user's network: itself, or with the noise of the targets as one more parameter."""
+    found: nn.Module = likelihood.network(model) if hasattr(likelihood, "network") else model
+    return found
 
 
 def describe_likelihood(likelihood: Likelihood | None) -> dict[str, Any] | None:

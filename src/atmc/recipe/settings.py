@@ -133,8 +133,9 @@ class ScheduleSection:
     warmup_epochs: int = 0  # lr rises linearly at the very start
     cycle_warmup_epochs: int = 0  # cyclic: lr rises linearly at the start of each cycle
     hold_fraction: float = 0.0  # cyclic, cosine: lr stays as it is for this part of each cycle, or of the run
-    warm_start_epochs: int = 0  # SGD on the same target first, in addition to `epochs`
-    warm_start_lr: float = 0.05  # learning rate of that SGD, on the mean loss
+    warm_start_epochs: int = 0  # an optimizer on the same target first, in addition to `epochs`
+    warm_start_optimizer: Literal["sgd", "adam"] = "sgd"  # which; adam for a regression with learned noise
+    warm_start_lr: float = 0.05  # its learning rate, on the mean loss
     warm_start_momentum: float = 0.9  # and its momentum
     temperature_schedule: Literal["constant", "ramp", "explore", "anneal"] = "constant"  # course of T
     temperature_ramp_epochs: int = 0  # ramp: T rises linearly from 0 over these epochs

@@ -151,7 +151,7 @@ def _of_schedule(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     yield "schedule.temperature_schedule", recipe.sampler.temperature != 0, "sampler.temperature = 0", ""
     sgd = recipe.sampler.name == "sgd"
     yield "schedule.warm_start_epochs", not sgd, 'sampler.name = "sgd", which is the warm start', ""
-    for key in ("warm_start_lr", "warm_start_momentum"):
+    for key in ("warm_start_lr", "warm_start_momentum", "warm_start_optimizer"):
         cure = "set schedule.warm_start_epochs"
         yield f"schedule.{key}", plan.warm_start_epochs > 0, "schedule.warm_start_epochs = 0", cure
 
