@@ -230,15 +230,15 @@ class Chain(DeviceLoop):
     # -- state -------------------------------------------------------------------------------------------------------
 
     def sample(self) -> dict[str, Tensor]:
-        """The weights (and buffers) now, on the CPU. Only after `finish` has found nothing wrong."""
-        return {name: t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
+        """The weights (and buffers) that change, as they are now, on the CPU. Only after a good `finish`."""
+        return {name: t.detach().to("cpu", copy=True) for name, t in self.changing().items()}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that exact continuation needs, as tensors and JSON. Only after `finish`."""
         assert self.optimizer is not None
         tensors: dict[str, Tensor] = {}
         values = {
-            "model": pack(dict(self.model.state_dict()), "model", tensors),
+            "model": pack(self.changing(), "model", tensors),
             "optimizer": pack(optimizer_state(self.optimizer), "optimizer", tensors),
             "predictive": pack(self.evaluator.state(), "predictive", tensors),
             "warming": self.warming,
@@ -270,8 +270,7 @@ class Chain(DeviceLoop):
             self.fresh = fresh
             self.set_weights(unpack(values["model"], tensors))
             restore_optimizer_(self.optimizer, optimizer)
-            if self.evaluator.batches:
-                self.evaluator.load(unpack(values["predictive"], tensors))
+            self.evaluator.load(unpack(values["predictive"], tensors))
             self.guard.load(values["guard"])
             self.window = [float(x) for x in values["window"]]
             self._untimed = len(self.window)

@@ -46,7 +46,7 @@ class DeviceLoop:
     ) -> None:
         self.number, self.recipe, self.schedule, self.device, self.world = number, recipe, schedule, device, world
         self.model = model.to(device)
-        if recipe.sampler.name == "sgd" or recipe.model.name != "custom":
+        if (recipe.sampler.name == "sgd" and not recipe.model.only) or recipe.model.name != "custom":
             self.model.train()  # a user's network is sampled in the modes it has: its BatchNorm may be frozen
         compiled = recipe.run.compile and device.type == "cuda"
         # What is sampled. Examples were looked at before the run began, and a step must not wait for the device.
@@ -154,7 +154,7 @@ class DeviceLoop:
 
     def _snapshot(self) -> Any:
         assert self.optimizer is not None
-        return cloned(dict(self.model.state_dict())), optimizer_state(self.optimizer), self.losses.clone()
+        return cloned(self.changing()), optimizer_state(self.optimizer), self.losses.clone()
 
     def _put_back(self, saved: Any) -> None:
         assert self.optimizer is not None
@@ -194,10 +194,22 @@ class DeviceLoop:
         if steps % noise_friction.EVERY == 0:
             noise_friction.update(sampler, steps)
 
+    def changing(self) -> dict[str, Tensor]:
+        """The tensors of the network that a run may change: all of them, or of a part of a network what is sampled.
+
+        BatchNorm in training mode, which SGD may have, changes its buffers; where sampling is refused it cannot be.
+        """
+        own = dict(self.model.state_dict())
+        sampled = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        whole = len(sampled) == len(list(self.model.named_parameters()))
+        if whole or (self.recipe.sampler.name == "sgd" and not self.recipe.model.only):
+            return own
+        return {name: tensor for name, tensor in own.items() if name in sampled}
+
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Put weights (and buffers) in place, into the memory that a recorded step reads."""
-        own = self.model.state_dict()
+        own = self.changing()
         if own.keys() != weights.keys():
             odd = sorted(own.keys() ^ weights.keys())
             raise ValueError(f"tensors differ: {', '.join(odd[:4])}")

@@ -50,6 +50,14 @@ def guess(likelihood: Any, labels: Tensor, classes: int) -> Guess:
     return Guess(max(floor, loss) if math.isfinite(loss) else floor, cost)
 
 
+def best_constant(likelihood: Any, labels: Tensor) -> dict[str, float]:
+    """The score of the best answer that is the same for every example: the classes' frequencies, or the mean."""
+    if likelihood.task != "classification":
+        return {"rmse": float(labels.double().var(0, correction=0).mean().sqrt())}
+    share = torch.bincount(labels.flatten().long()).double() / labels.numel()
+    return {"accuracy": float(share.max()), "nll": float(torch.special.entr(share).sum())}
+
+
 def score(likelihood: Any, probs: Tensor, labels: Tensor) -> dict[str, float]:
     """Accuracy and NLL of probabilities, or the RMSE of a regression's outputs; the numbers of `atmc evaluate`."""
     if likelihood.task != "classification":

@@ -94,6 +94,9 @@ def _uses(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     yield "model.norm", model.name != "resnet-frn", 'model.name = "resnet-frn", which always has FRN', ""
     for key in ("depth", "width", "norm", "options"):
         yield f"model.{key}", model.name != "custom", 'model.name = "custom", a network of your own', ""
+    drawn = f'model.name = "{model.name}", whose chains all draw their first weights'
+    yield "model.start", model.name == "custom", drawn, ""
+    yield "model.only", model.name == "custom", f'model.name = "{model.name}", of which all is sampled', ""
 
 
 def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
