@@ -425,7 +425,8 @@ def _pace(
             return find_step_size(model, train, potential, batch, RATE, device, *noise)
         near = first_fit.fitted(model, train, potential, batch, device)
         found = find_step_size(near, train, potential, batch, RATE, device, *noise)
-        return dataclasses.replace(found, rate=min(RATE, first_fit.FASTER * found.rate))
+        faster = first_fit.FASTER if batch < len(train) else 1.0  # with all data it is curvature that limits it
+        return dataclasses.replace(found, rate=min(RATE, faster * found.rate))
 
 
 def _target(
