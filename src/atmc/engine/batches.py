@@ -64,6 +64,7 @@ def make_feed(
         rank=world.data_rank,
         world=world.data_size,
         workers=recipe.data.workers,
+        independent=recipe.sampler.noise_rank > 0,
     )
 
 

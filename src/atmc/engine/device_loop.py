@@ -24,6 +24,7 @@ from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
 from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
+from atmc.samplers import Sampler, noise_friction
 from atmc.storage.state_packing import cloned
 from atmc.target import Potential
 
@@ -118,6 +119,9 @@ class DeviceLoop:
             set_thermostats(self.optimizer, self._step.params, found, temperature, self.clock.host_lr(self.done))
         self.feed.start(self.done)
 
+    def begin_sampling(self) -> None:
+        """The recipe's sampler (or SGD) is about to make its first step."""
+
     def ready(self) -> None:
         """Record the step where there is a GPU, once per phase."""
         if self._run is not None:
@@ -125,6 +129,8 @@ class DeviceLoop:
         if self.fresh:
             self.fresh = False
             self.on_stream(self._look_around)
+            if not self.warming:
+                self.on_stream(self.begin_sampling)
         if self.stream is None:
             self._run = self._step
         else:
@@ -166,6 +172,7 @@ class DeviceLoop:
             if isinstance(self.feed, HostBatches):
                 self.feed.fetch(number)
             self._run()
+            self._learn_noise(number + 1)
         self.done += count
         if self.stream is not None:
             # Never more than two stretches ahead: a signal or a divergence must not wait for a long queue.
@@ -174,6 +181,15 @@ class DeviceLoop:
             self._marks.append(mark)
             if len(self._marks) > 2:
                 self._marks.pop(0).synchronize()
+
+    def _learn_noise(self, done: int) -> None:
+        """What a recorded step of a sampler with `noise_rank` cannot do by itself; on a CPU the step does it."""
+        sampler = self.optimizer
+        if self.stream is None or not isinstance(sampler, Sampler) or not sampler.noise_rank:
+            return
+        steps = done - self.schedule.warm_steps
+        if steps % noise_friction.EVERY == 0:
+            noise_friction.update(sampler, steps)
 
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:

@@ -127,7 +127,8 @@ class Runner:
             else:
                 own = first if position == 0 else build_model(recipe, data.train.shape, data.classes, number)
             batches = feed if position == 0 else feed.with_seed(chain_seed(recipe.seed, number, "order"))
-            self.chains.append(Chain(number, recipe, self.schedule, data, own, batches, device, world, prior))
+            leader = self.chains[0] if self.chains else None
+            self.chains.append(Chain(number, recipe, self.schedule, data, own, batches, device, world, prior, leader))
         # Only now, when nothing of the recipe can turn out to be wrong any more, does the folder become its run.
         if world.rank == 0:
             network = {"class": f"{type(first).__module__}.{type(first).__qualname__}"}

@@ -56,18 +56,23 @@ class Evaluator:
     @torch.no_grad()
     def try_out(self, sample: Mapping[str, Tensor]) -> dict[str, float]:
         """Scores of one sample on a few training examples, as they are (not augmented)."""
-        if self._probe_of is None:
+        probe = self.few_examples()
+        if not probe:
             return {}
-        if not self._probe:
+        self.model.load_state_dict(dict(sample), strict=True)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            parts = [self.likelihood.probs(self.model(x)).float().cpu() for x, _ in probe]
+        return score(self.likelihood, torch.cat(parts), torch.cat([y for _, y in probe]))
+
+    def few_examples(self) -> list[tuple[Tensor, Tensor]]:
+        """Batches of a few training examples, as they are (not augmented), with labels on the CPU."""
+        if self._probe_of is not None and not self._probe:
             count = len(self._probe_of)
             index = torch.linspace(0, count - 1, min(count, _PROBE)).round().long()
             few = self._probe_of.subset(index, "train")
             size = min(self._probe_batch, len(index))
             self._probe = [(x.clone(), y.cpu()) for x, y in eval_batches(few, size, self.device, workers=0)]
-        self.model.load_state_dict(dict(sample), strict=True)
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            parts = [self.likelihood.probs(self.model(x)).float().cpu() for x, _ in self._probe]
-        return score(self.likelihood, torch.cat(parts), torch.cat([y for _, y in self._probe]))
+        return self._probe
 
     def add(self, sample: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Predictions of a new sample for every split, and scores of it alone and of the average so far.

@@ -104,7 +104,17 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     with_name = f'sampler.name = "{name}"'
     kind, sgd = sampler_class(name), name == "sgd"
     kinetic, thermostat = kind is not None and kind.has_momentum, kind is not None and kind.has_thermostat
-    for key in ("speed", "max_speed", "mass", "friction", "speed_limit", "mass_from", "momentum_init", "integrator"):
+    for key in (
+        "speed",
+        "max_speed",
+        "mass",
+        "friction",
+        "speed_limit",
+        "mass_from",
+        "momentum_init",
+        "integrator",
+        "noise_rank",
+    ):
         yield f"sampler.{key}", kinetic, with_name, ""
     yield "sampler.momentum", kinetic or sgd, with_name, ""
     limited = section.max_speed is not None or section.speed_limit is not None

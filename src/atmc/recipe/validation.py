@@ -33,6 +33,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sampler.friction": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
     "sampler.speed_limit": (lambda v: v > 0, "above 0"),
     "sampler.temperature": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
+    "sampler.noise_rank": (lambda v: 0 <= v <= 512, "from 0 to 512"),
     "sampler.inertia": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "sampler.look_batches": (lambda v: 2 <= v <= 1_000_000, "from 2 to 1,000,000"),
     "sampler.weight_decay": (lambda v: v >= 0, "at least 0"),
