@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from atmc.posterior import Posterior
 
-_CLASSES = "only classifiers can be exported to ONNX"
-
 
 def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
     """The command; returns the exit code."""
@@ -49,7 +47,7 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
 
     Refuses a custom network, or a saved posterior without inputs, with what to write in Python.
     """
-    from atmc.cli.open_runs import check_run, in_python, is_regression, is_saved, saved_in_python
+    from atmc.cli.open_runs import check_run, in_python, is_saved, saved_in_python
 
     check_run(run)
     goal = str(folder)
@@ -58,8 +56,6 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
         from atmc.posterior import Posterior
 
         posterior = Posterior.load(run)
-        if onnx and posterior.is_regression:
-            raise InputError(f"{run} is of a regression, and {_CLASSES}: add --no-onnx for its samples alone")
         if onnx:
             raise InputError(
                 f"{run} is a saved posterior and has no inputs to check an ONNX file on: name the run that it came "
@@ -69,8 +65,6 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
     from atmc.report.read_run import Reading, pixels
 
     reading = Reading(run)
-    if onnx and is_regression(reading.run):
-        raise InputError(f"{run} is a regression, and {_CLASSES}: in Python, {in_python(run, kept)} keeps its samples")
     reading.need_network(in_python(run, checked if onnx else kept))
     inputs = pixels(reading.examples("test"), range(8)) if onnx and reading.posterior.example is None else None
     return reading.posterior, inputs

@@ -66,6 +66,9 @@ class DeviceBatches(Batches):
         self.device, self.dtype = self.store.device, dtype
         self._share = batch_size // world
         self._lane = torch.arange(self._share, device=self.device) + rank * self._share
+        # A batch of all examples is the same in any order: it is taken once, and no order is made.
+        everything = batch_size == len(data) and world == 1 and not (self._pad or self._flip)
+        self._all = self.store.examples(torch.arange(len(data), device=self.device)) if everything else None
         self._allocate_ring()
         fits = _triton_serves(self.store)
         if kernel == "triton" and not fits:
@@ -76,6 +79,11 @@ class DeviceBatches(Batches):
         self._ring = torch.zeros(2 * self.num_data, 3, dtype=torch.int64, device=self.device)
         self._resident: list[int | None] = [None, None]
         self._step = torch.zeros((), dtype=torch.int64, device=self.device)
+
+    @property
+    def most_ahead(self) -> int | None:
+        """Steps that `ensure` takes at once; None for any number, where every batch is all of the data."""
+        return None if self._all is not None else self.num_data // self.batch_size
 
     def with_seed(self, seed: int) -> DeviceBatches:
         """The same data in another order, for another chain; the store is shared."""
@@ -96,6 +104,8 @@ class DeviceBatches(Batches):
         """
         if step < 0 or count < 1:
             raise ValueError(f"there are no {count} steps from {step} on")
+        if self._all is not None:
+            return
         if count * self.batch_size > self.num_data:
             raise ValueError(f"{count} steps of {self.batch_size} are more than one epoch of {self.num_data} examples")
         epoch = self.epoch_at(step)
@@ -119,6 +129,8 @@ class DeviceBatches(Batches):
         With a device tensor the call can be captured, and `ensure` must have been called for that step; with a number
         that is done here.
         """
+        if self._all is not None:
+            return self._all
         if isinstance(step, Tensor) and step.device.type == "cpu":
             step = int(step)
         if isinstance(step, int):

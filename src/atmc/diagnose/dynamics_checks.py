@@ -254,9 +254,11 @@ def stationary_loss(v: RunMeasurements) -> list[Advice]:
     if not v.samples_weights or not np.isfinite(trend.p_value) or not np.isfinite(v.loss):
         return []
     change = trend.slope * (trend.points - 1)
-    share = abs(change) / max(abs(v.loss), 0.01)  # of nats: the loss of a regression may pass through 0
+    # The loss of a regression is −log of a density, which may be 0 or less: nats themselves are its unit.
+    share = abs(change) if v.regression else abs(change) / max(abs(v.loss), 0.01)
+    size = "" if v.regression else f", {share:.0%} of it"
     evidence = (
-        f"Since burn-in the training loss has changed by {change:+.3g}, {share:.0%} of its present {v.loss:.3g} "
+        f"Since burn-in the training loss has changed by {change:+.3g} nats{size}; it is {v.loss:.3g} now "
         f"(p = {trend.p_value:.2g})."
     )
     if share <= (SMALL if trend.p_value >= SIGNIFICANT else SMALL / 2):

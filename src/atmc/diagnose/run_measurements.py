@@ -13,6 +13,7 @@ import numpy as np
 
 from atmc.common.errors import InputError
 from atmc.diagnose import traces
+from atmc.diagnose.collapse import TrainingFit, training_fit
 from atmc.diagnose.convergence import (
     Mixing,
     PairGains,
@@ -69,10 +70,12 @@ class RunMeasurements:
     silent: float = NAN  # share of parameters with xi >= D
     drift: traces.Trend = NO_TREND  # of the training loss, per cycle
     loss: float = NAN  # the training loss, lately
+    training: TrainingFit | None = None  # on some training examples, beside guessing and the warm start
     distance: float = NAN  # median cosine distance between samples
     neighbours: float = NAN  # distance of neighbours over that of strangers
     split: str = ""
     classes: int = 0  # 0 where unknown
+    guess: tuple[float, float] = (NAN, NAN)  # NLL and accuracy of the labels' own frequencies in that split
     modes: int | None = None  # where cycles give several samples: what mixing, doubling, pairs and late count
     mixing: Mixing | None = None
     scores: dict[str, Any] | None = None  # `metrics.summary`
@@ -93,6 +96,11 @@ class RunMeasurements:
     def units(self) -> int:
         """How many of them there are."""
         return self.samples if self.modes is None else self.modes
+
+    @property
+    def regression(self) -> bool:
+        """Whether numbers were predicted, as far as the run's rows say."""
+        return self.training is not None and self.training.regression
 
     @property
     def samples_weights(self) -> bool:
@@ -145,6 +153,7 @@ def examine(run: RunDir) -> RunMeasurements:
         silent=_median(drawn[-max(1, len(drawn) // 4) :], "silent_share"),
         drift=traces.trend(traces.stretches(per_cycle)),
         loss=float(np.median(per_cycle[-max(1, per_cycle.size // 4) :])) if per_cycle.size else NAN,
+        training=training_fit(rows),
         recipe=recipe,
         path=str(run.path),
         steps_per_epoch=_steps_per_epoch(run),
@@ -198,12 +207,19 @@ def _with_predictions(found: RunMeasurements, run: RunDir) -> RunMeasurements:
     return replace(
         found,
         classes=int(probs.shape[2]),
+        guess=_guess(labels),
         scores=summary(probs, labels),
         bins=calibration_bins(predictive(probs), labels),
         doubling=gain_of_doubling(modes, labels),
         pairs=gain_of_pairs(modes, labels, owners) if owners is not None else None,
         late=gain_of_late(modes, labels, owners),
     )
+
+
+def _guess(labels: Any) -> tuple[float, float]:
+    """NLL and accuracy of a guess that knows how frequent each class is."""
+    share = np.unique(np.asarray(labels), return_counts=True)[1] / len(labels)
+    return float(-(share * np.log(share)).sum()), float(share.max())
 
 
 def _steps_per_epoch(run: RunDir) -> float:

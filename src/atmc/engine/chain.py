@@ -33,8 +33,10 @@ AHEAD = 64  # steps enqueued at a time; the device is at most two such stretches
 
 
 def log_steps(recipe: Recipe, schedule: Schedule) -> int:
-    """How many steps one row of metrics sums up."""
-    return recipe.run.log_steps or max(1, min(400, round(schedule.steps_per_epoch)))
+    """How many steps one row of metrics sums up: an epoch's, but of a long run with tiny epochs a thousandth."""
+    if recipe.run.log_steps:
+        return recipe.run.log_steps
+    return max(1, min(400, max(round(schedule.steps_per_epoch), schedule.steps // 1000)))
 
 
 class Chain(DeviceLoop):
@@ -119,7 +121,8 @@ class Chain(DeviceLoop):
         stop = min(self.schedule.next_stop(self.done), (self.done // capacity + 1) * capacity)
         if self.reader is not None:
             stop = min(stop, (self.done // self.reader.every + 1) * self.reader.every)
-        count = min(most, stop - self.done, max(1, int(self.schedule.steps_per_epoch)))
+        ahead = getattr(self.feed, "most_ahead", int(self.schedule.steps_per_epoch))
+        count = min(most, stop - self.done, most if ahead is None else max(1, ahead))
         self.enqueue(count)
         self._read_noise()
         if self.done % capacity == 0 or self.finished:
@@ -227,15 +230,15 @@ class Chain(DeviceLoop):
     # -- state -------------------------------------------------------------------------------------------------------
 
     def sample(self) -> dict[str, Tensor]:
-        """The weights (and buffers) now, on the CPU. Only after `finish` has found nothing wrong."""
-        return {name: t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
+        """The weights (and buffers) that change, as they are now, on the CPU. Only after a good `finish`."""
+        return {name: t.detach().to("cpu", copy=True) for name, t in self.changing().items()}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that exact continuation needs, as tensors and JSON. Only after `finish`."""
         assert self.optimizer is not None
         tensors: dict[str, Tensor] = {}
         values = {
-            "model": pack(dict(self.model.state_dict()), "model", tensors),
+            "model": pack(self.changing(), "model", tensors),
             "optimizer": pack(optimizer_state(self.optimizer), "optimizer", tensors),
             "predictive": pack(self.evaluator.state(), "predictive", tensors),
             "warming": self.warming,
@@ -267,8 +270,7 @@ class Chain(DeviceLoop):
             self.fresh = fresh
             self.set_weights(unpack(values["model"], tensors))
             restore_optimizer_(self.optimizer, optimizer)
-            if self.evaluator.batches:
-                self.evaluator.load(unpack(values["predictive"], tensors))
+            self.evaluator.load(unpack(values["predictive"], tensors))
             self.guard.load(values["guard"])
             self.window = [float(x) for x in values["window"]]
             self._untimed = len(self.window)

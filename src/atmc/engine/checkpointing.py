@@ -94,6 +94,8 @@ class Checkpointer:
             self._write_rows()
         if divergence is None and due:
             divergence = self._sample()
+        if divergence is None and chain.warming and chain.done == chain.schedule.warm_steps:
+            divergence = self._warmed_up()
         self._tell_rest()
         if divergence is not None:
             self._roll_back(divergence)
@@ -105,6 +107,15 @@ class Checkpointer:
         elif due or chain.done in self._cycle_ends:
             # After a cycle that gives no sample, too: the next one's first large steps are where a chain may diverge.
             self.checkpoint()
+
+    def _warmed_up(self) -> Divergence | None:
+        """Write down what the warm start has learned, which samples are compared with later."""
+        divergence = self.chain.finish()
+        if divergence is None and self.store is not None:
+            self.chain.pause()
+            self._row({"event": "warm", TRAINING: {"single": self.chain.evaluator.try_out(self.chain.sample())}})
+            self.chain.resume()
+        return divergence
 
     def _sample(self) -> Divergence | None:
         """Take the sample that is due. It enters the bank only if it is finite and not much worse than guessing."""
@@ -123,10 +134,12 @@ class Checkpointer:
         tensors = known if known is not None else chain.sample()
         before = chain.evaluator.state()
         predictions, scores = chain.evaluator.add(tensors)
+        training: dict[str, dict[str, float]] = {}
         if not all_finite([*tensors.values(), *predictions.values()]):
             refused: str | None = "a sample's weights or predictions are not finite"
         else:
-            single = {TRAINING: chain.evaluator.try_out(tensors)} | {k: v["single"] for k, v in scores.items()}
+            training = chain.evaluator.training(tensors)
+            single = {TRAINING: training.get("single", {})} | {k: v["single"] for k, v in scores.items()}
             refused = verdict(single, chain.guess, chain.recipe.run.worst_sample, chain.overshoot)
         if refused is not None:
             chain.evaluator.load(before)
@@ -141,7 +154,7 @@ class Checkpointer:
             store.add_sample(tensors, {"index": index, **place, "temperature": temperature})
         self._predictions(index, predictions)
         readings = chain.optimizer.readings().as_dict() if isinstance(chain.optimizer, Sampler) else {}
-        self._row({"event": "sample", "index": index, **place, "scores": scores, **readings})
+        self._row({"event": "sample", "index": index, **place, "scores": scores, TRAINING: training, **readings})
         chain.resume()
         return None
 

@@ -1,7 +1,7 @@
 """The moving part of a chain: network, optimizer and data on one device, and the step that joins them.
 
-It has phases. The warm start, where there is one, is SGD on the same target; then the recipe's sampler (or SGD) takes
-over. Each phase has one optimizer and one step, which on CUDA is recorded once and replayed.
+It has phases. The warm start, where there is one, is SGD or Adam on the same target; then the recipe's sampler (or
+SGD) takes over. Each phase has one optimizer and one step, which on CUDA is recorded once and replayed.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from atmc.engine.cuda_graph import GraphStep
 from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.gradient_statistics import look, masses, set_thermostats
 from atmc.engine.optimizer import build_optimizer, common_mass
-from atmc.engine.optimizer_state import new_sgd, optimizer_state, restore_optimizer_
+from atmc.engine.optimizer_state import new_adam, new_sgd, optimizer_state, restore_optimizer_
 from atmc.engine.precision import precision_for
 from atmc.engine.processes import World
 from atmc.engine.schedule import Schedule
@@ -46,7 +46,7 @@ class DeviceLoop:
     ) -> None:
         self.number, self.recipe, self.schedule, self.device, self.world = number, recipe, schedule, device, world
         self.model = model.to(device)
-        if recipe.sampler.name == "sgd" or recipe.model.name != "custom":
+        if (recipe.sampler.name == "sgd" and not recipe.model.only) or recipe.model.name != "custom":
             self.model.train()  # a user's network is sampled in the modes it has: its BatchNorm may be frozen
         compiled = recipe.run.compile and device.type == "cuda"
         # What is sampled. Examples were looked at before the run began, and a step must not wait for the device.
@@ -86,8 +86,11 @@ class DeviceLoop:
         named: list[tuple[str, Tensor]] = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self.warming = self.done < self.schedule.warm_steps
         if self.warming:
-            momentum = self.recipe.schedule.warm_start_momentum
-            self.optimizer = new_sgd(named, self.clock.lr, momentum, 0.0, False)
+            plan, momentum = self.recipe.schedule, self.recipe.schedule.warm_start_momentum
+            if plan.warm_start_optimizer == "adam":
+                self.optimizer = new_adam(named, self.clock.lr, momentum)
+            else:
+                self.optimizer = new_sgd(named, self.clock.lr, momentum, 0.0, False)
         else:
             seed = chain_seed(self.recipe.seed, self.number, "noise")
             lr, temperature = self.clock.lr, self.clock.temperature
@@ -151,7 +154,7 @@ class DeviceLoop:
 
     def _snapshot(self) -> Any:
         assert self.optimizer is not None
-        return cloned(dict(self.model.state_dict())), optimizer_state(self.optimizer), self.losses.clone()
+        return cloned(self.changing()), optimizer_state(self.optimizer), self.losses.clone()
 
     def _put_back(self, saved: Any) -> None:
         assert self.optimizer is not None
@@ -191,10 +194,22 @@ class DeviceLoop:
         if steps % noise_friction.EVERY == 0:
             noise_friction.update(sampler, steps)
 
+    def changing(self) -> dict[str, Tensor]:
+        """The tensors of the network that a run may change: all of them, or of a part of a network what is sampled.
+
+        BatchNorm in training mode, which SGD may have, changes its buffers; where sampling is refused it cannot be.
+        """
+        own = dict(self.model.state_dict())
+        sampled = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        whole = len(sampled) == len(list(self.model.named_parameters()))
+        if whole or (self.recipe.sampler.name == "sgd" and not self.recipe.model.only):
+            return own
+        return {name: tensor for name, tensor in own.items() if name in sampled}
+
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Put weights (and buffers) in place, into the memory that a recorded step reads."""
-        own = self.model.state_dict()
+        own = self.changing()
         if own.keys() != weights.keys():
             odd = sorted(own.keys() ^ weights.keys())
             raise ValueError(f"tensors differ: {', '.join(odd[:4])}")

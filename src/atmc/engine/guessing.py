@@ -41,18 +41,28 @@ def guess(likelihood: Any, labels: Tensor, classes: int) -> Guess:
         loss = float(likelihood.nll(torch.zeros(len(few), max(classes, 1)), few).double().mean())
     else:
         few = few.float()
-        mean = few.mean(0, keepdim=True).expand_as(few)
-        loss = float(likelihood.nll(mean, few).double().mean())
-        cost = float((few - mean).square().mean()) + float(getattr(likelihood, "scale", 1.0)) ** 2
+        outputs = likelihood.guess(few)
+        loss = float(likelihood.nll(outputs, few).double().mean())
+        error = few - likelihood.predict(outputs).reshape(few.shape)
+        cost = float(error.square().mean()) + float(likelihood.noise(outputs).square().mean())
     # Some likelihoods are densities, whose loss may be negative: what is known is then the cost alone.
     floor = cost if likelihood.task == "classification" else 1.0
     return Guess(max(floor, loss) if math.isfinite(loss) else floor, cost)
 
 
+def best_constant(likelihood: Any, labels: Tensor) -> dict[str, float]:
+    """The score of the best answer that is the same for every example: the classes' frequencies, or the mean."""
+    if likelihood.task != "classification":
+        return {"rmse": float(labels.double().var(0, correction=0).mean().sqrt())}
+    share = torch.bincount(labels.flatten().long()).double() / labels.numel()
+    return {"accuracy": float(share.max()), "nll": float(torch.special.entr(share).sum())}
+
+
 def score(likelihood: Any, probs: Tensor, labels: Tensor) -> dict[str, float]:
     """Accuracy and NLL of probabilities, or the RMSE of a regression's outputs; the numbers of `atmc evaluate`."""
     if likelihood.task != "classification":
-        error = (probs - labels.to(probs.dtype).reshape(probs.shape)).double()
+        found = likelihood.predict(probs)
+        error = (found - labels.to(found.dtype).reshape(found.shape)).double()
         return {"rmse": math.sqrt(float(error.square().mean()))}
     chosen = probs.double().gather(1, labels.reshape(-1, 1).long()).clamp_min(SMALLEST)
     return {

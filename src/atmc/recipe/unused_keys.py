@@ -94,6 +94,9 @@ def _uses(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     yield "model.norm", model.name != "resnet-frn", 'model.name = "resnet-frn", which always has FRN', ""
     for key in ("depth", "width", "norm", "options"):
         yield f"model.{key}", model.name != "custom", 'model.name = "custom", a network of your own', ""
+    drawn = f'model.name = "{model.name}", whose chains all draw their first weights'
+    yield "model.start", model.name == "custom", drawn, ""
+    yield "model.only", model.name == "custom", f'model.name = "{model.name}", of which all is sampled', ""
 
 
 def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
@@ -159,7 +162,7 @@ def _of_schedule(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     yield "schedule.temperature_schedule", recipe.sampler.temperature != 0, "sampler.temperature = 0", ""
     sgd = recipe.sampler.name == "sgd"
     yield "schedule.warm_start_epochs", not sgd, 'sampler.name = "sgd", which is the warm start', ""
-    for key in ("warm_start_lr", "warm_start_momentum"):
+    for key in ("warm_start_lr", "warm_start_momentum", "warm_start_optimizer"):
         cure = "set schedule.warm_start_epochs"
         yield f"schedule.{key}", plan.warm_start_epochs > 0, "schedule.warm_start_epochs = 0", cure
 

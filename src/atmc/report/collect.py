@@ -40,7 +40,7 @@ def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), command: str = "")
     if not paths:
         raise InputError("name at least one run directory")
     readings = [Reading(Path(path)) for path in paths]
-    names = _names(readings)
+    names = run_names(readings)
     runs = [run_facts(reading, name, ood) for reading, name in zip(readings, names, strict=True)]
     today = datetime.date.today().isoformat()
     named = [*(reading.recipe.data.name for reading in readings), *ood]
@@ -49,7 +49,7 @@ def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), command: str = "")
     return ReportData(tuple(map(hidden.run, runs)), today, atmc.__version__, hidden.text(command))
 
 
-def _names(readings: Sequence[Reading]) -> list[str]:
+def run_names(readings: Sequence[Reading]) -> list[str]:
     """The recipes' names; where two are the same, the folders' names; where those are too, the paths."""
     choices = (
         [r.recipe.name for r in readings],
@@ -84,8 +84,8 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
     cards = _cards(reading, probs, notes)
     return RunFacts(
         name=name,
-        method=_method(recipe),
-        network=_network(reading),
+        method=method_of(recipe),
+        network=network_of(reading),
         data=answers.name,
         split=SPLIT,
         examples=len(answers),
@@ -94,9 +94,9 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
         augment=recipe.data.augment,
         samples=len(probs),
         chains=recipe.chains,
-        epochs=_rounded(reading.epochs()),
+        epochs=rounded(reading.epochs()),
         seconds=reading.seconds(),
-        device=_device(manifest),
+        device=device_of(manifest),
         seed=recipe.seed,
         single=summary["single"],
         predictive=summary["predictive"],
@@ -112,9 +112,10 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
         surest=cards[0],
         least_sure=cards[1],
         ood=tuple(_ood(reading, kind, probs) for kind in ood),
-        findings=_findings(reading, notes) if sampled else (),
+        findings=findings_of(reading, notes) if sampled else (),
         recipe=str(manifest["recipe"]),  # what was run: recipe.toml may be gone or altered
-        facts=_details(manifest, recipe) | _noise(reading),
+        pilots=pilots_of(manifest),
+        facts=details_of(manifest, recipe) | _noise(reading),
         notes=tuple(notes),
         damage=tuple(damage),
         data_digest=answers.digest,
@@ -123,7 +124,7 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
     )
 
 
-def _method(recipe: Recipe) -> str:
+def method_of(recipe: Recipe) -> str:
     """The sampler, with what differs from the paper's network and likelihood."""
     name = METHODS.get(recipe.sampler.name, recipe.sampler.name)
     if recipe.model.norm != "none":
@@ -133,7 +134,7 @@ def _method(recipe: Recipe) -> str:
     return name
 
 
-def _rounded(epochs: float) -> float:
+def rounded(epochs: float) -> float:
     """A run ends with a whole step, a hair after its last epoch."""
     return float(round(epochs)) if abs(epochs - round(epochs)) < 0.5 and epochs >= 10 else round(epochs, 1)
 
@@ -190,7 +191,7 @@ def _ood(reading: Reading, kind: str, probs: NDArray[Any]) -> OodScores:
     )
 
 
-def _findings(reading: Reading, notes: list[str]) -> tuple[Finding, ...]:
+def findings_of(reading: Reading, notes: list[str]) -> tuple[Finding, ...]:
     try:
         return reading.findings()
     except (InputError, RunError) as error:  # too few samples for a diagnosis must not cost the whole page
@@ -198,7 +199,7 @@ def _findings(reading: Reading, notes: list[str]) -> tuple[Finding, ...]:
         return ()
 
 
-def _network(reading: Reading) -> str:
+def network_of(reading: Reading) -> str:
     section = reading.recipe.model
     if section.name == "custom":
         made = str(reading.run.manifest.get("network", {}).get("class", ""))
@@ -209,7 +210,28 @@ def _network(reading: Reading) -> str:
     return f"{label}-{section.depth}×{section.width}, {size / 1e6:.2f} M parameters"
 
 
-def _device(manifest: dict[str, Any]) -> str:
+def pilots_of(manifest: dict[str, Any]) -> tuple[dict[str, str], ...]:
+    """The pilots of `temperature="auto"` as text; what is not a number is a dash, since the file may be anybody's."""
+    listed = manifest.get("pilots")
+
+    def number(value: Any, form: str) -> str:
+        fine = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
+        return format(value, form) if fine else "–"
+
+    return tuple(
+        {
+            "likelihood": str(row.get("likelihood", "–")),
+            "temperature": number(row.get("temperature"), "g"),
+            "nll": number(row.get("nll"), ".3f"),
+            "behind": number(row.get("behind"), ".1f"),
+            "seconds": number(row.get("seconds"), ".1f"),
+        }
+        for row in (listed if isinstance(listed, list) else [])
+        if isinstance(row, dict)
+    )
+
+
+def device_of(manifest: dict[str, Any]) -> str:
     sessions = manifest.get("sessions") or [{}]
     found = sessions[-1].get("hardware") or {}
     if "gpu" in found:
@@ -219,7 +241,7 @@ def _device(manifest: dict[str, Any]) -> str:
     return str(found.get("device", platform.machine()))
 
 
-def _details(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
+def details_of(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
     versions = manifest.get("versions") or {}
     prior = {"none": "no prior", "custom": "custom prior"}.get(recipe.target.prior)
     target = f"{recipe.target.likelihood} likelihood, {prior or f'{recipe.target.prior} prior'}"
