@@ -34,6 +34,7 @@ from atmc.storage.run_directory import RunDir
 from network_rows import drift, dynamics
 
 RATE, BATCH, SAMPLES = 0.02, 64, 50
+NETWORK: dict[str, Any] = {"name": "wide-resnet", "depth": 10, "width": 1, "in_channels": 1, "norm": "gn-ws"}
 
 
 def recipe_of(temperature: float, epochs: int) -> Recipe:
@@ -42,7 +43,7 @@ def recipe_of(temperature: float, epochs: int) -> Recipe:
     return Recipe(
         name=f"lengths-T{temperature:g}",
         data=DataSection(name="digits", batch_size=BATCH),
-        model=ModelSection(name="wide-resnet", depth=10, width=1, norm="gn-ws"),
+        model=ModelSection(**{key: value for key, value in NETWORK.items() if key != "in_channels"}),
         target=TargetSection(prior="normalised"),
         sampler=SamplerSection(
             name="atmc", lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=0.9, temperature=temperature

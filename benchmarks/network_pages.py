@@ -13,6 +13,8 @@ import torch
 
 from atmc.common.text import plural
 from atmc.nn import build
+from atmc.nn.standardisation import WSConv2d
+from filter_lengths import NETWORK as SMALL
 from network_rows import NETWORKS
 from pages import ROOT, markdown
 
@@ -123,17 +125,37 @@ def drift() -> str:
     """Filter lengths along a chain, at the first sample, the middle and the end."""
     lines = []
     small = _json("filter_lengths.json")
-    chains = [("WRN-10-1, digits", row) for row in (small["rows"] if small else [])]
-    chains += [("WRN-16-4, CIFAR-10", row) for row in _rows().values() if row.get("lengths")]
-    for name, row in chains:
+    chains = [("WRN-10-1, digits", SMALL, row) for row in (small["rows"] if small else [])]
+    large = NETWORKS["gn-ws"][1]
+    chains += [("WRN-16-4, CIFAR-10", large, row) for row in _rows().values() if row.get("lengths")]
+    for name, network, row in chains:
         curve = row["lengths"]
         parts = [curve[0], curve[len(curve) // 2], curve[-1]]
         squares = " → ".join(f"{part['mean_square']:.3f}" for part in parts)
         steps = " → ".join(f"{part['step']:.2f}" for part in parts)
         epochs = " → ".join(f"{part['epoch']:.0f}" for part in parts)
-        lines.append([name, f"{row['temperature']:g}", epochs, squares, f"{row['expected_mean_square']:g}", steps])
+        lines.append(
+            [
+                name,
+                f"{row['temperature']:g}",
+                epochs,
+                squares,
+                f"{_by_the_prior(network, row['temperature']):.3f}",
+                steps,
+            ]
+        )
     lines = lines or [[NONE] * 6]
-    return markdown(["network, data", "T", "epochs", "mean squared length", "2T", "effective step, relative"], lines)
+    return markdown(
+        ["network, data", "T", "epochs", "mean squared length", "by the prior", "effective step, relative"], lines
+    )
+
+
+def _by_the_prior(network: dict[str, Any], temperature: float) -> float:
+    """The mean squared length of centred filters: 2T each, less the share 1/fan-in of the mean that is taken out."""
+    with torch.device("meta"):
+        filters = [layer.weight for layer in build(**network).modules() if isinstance(layer, WSConv2d)]
+    total = sum(w.shape[0] * 2 * temperature * (1 - 1 / w[0].numel()) for w in filters)
+    return total / sum(w.shape[0] for w in filters)
 
 
 def conversion() -> str:

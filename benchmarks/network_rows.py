@@ -227,7 +227,7 @@ def dynamics(opened: RunDir) -> dict[str, Any]:
 
 
 def drift(opened: RunDir) -> dict[str, Any]:
-    """Filters by sample: the mean squared length, which is 2T by the prior, and the directions' effective step.
+    """Filters by sample: the mean squared length, about 2T by the prior, and the directions' effective step.
 
     A gradient goes with 1/length, and a move of the weights turns their direction by 1/length of itself, so the step
     goes with the mean of 1/length². Given over that of the first sample.
