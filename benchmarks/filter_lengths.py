@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -76,7 +77,11 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for temperature in options.temperatures:
         rows.append(measure(temperature, options.epochs, options.time_budget))
-        record = {"command": "python benchmarks/filter_lengths.py", "torch": torch.__version__, "rows": rows}
+        record = {
+            "command": " ".join(["python benchmarks/filter_lengths.py", *sys.argv[1:]]),
+            "torch": torch.__version__,
+            "rows": rows,
+        }
         path.write_text(json.dumps(record, indent=1) + "\n")
         last = rows[-1]["lengths"][-1]
         print(
