@@ -37,9 +37,10 @@ from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction,
 from atmc.samplers.tensor_list import sqrt
 
 EVERY = 16  # steps between two updates of B
-# How long B remembers, in steps: at least LEAST, and PER_ROW for each of its rows. Noise changes with θ, so that a network
-# (64–50–10, digits, batches of 20) was at 2.1 times T along the noise with 100 steps and at 3.1 with 500. But 50 rows from
-# 100 steps are mostly chance: a regression in 50 dimensions had .94 of its standard deviations, with 400 steps .99.
+# How long B remembers, in steps: at least LEAST, and PER_ROW for each of its rows. Noise changes with θ, so that a
+# network (64–50–10, digits, batches of 20) was at 2.1 times T along the noise with 100 steps and at 3.1 with 500. But
+# 50 rows from 100 steps are mostly chance: a regression in 50 dimensions had .94 of its standard deviations, with 400
+# steps .99.
 LEAST, PER_ROW = 100, 8
 
 
