@@ -128,6 +128,63 @@ def small_data() -> str:
     return markdown(["NLL", "seed 0", "seed 1", "seed 2", "mean ± standard deviation"], lines)
 
 
+def minibatch_regressions() -> str:
+    names = {
+        "logistic": "logistic regression, 31 weights, batches of 32",
+        "linear": "linear regression, 50 weights, batches of 32",
+    }
+    lines = []
+    for row in _results("minibatch/law.json"):
+        if row["problem"] in names:
+            step = "" if row["step"] == 1.0 else f", step × {row['step']:g}"
+            wide, error = row["stiffest_variance"]
+            lines.append(
+                [
+                    f"{names[row['problem']]}{step}",
+                    row["sampler"],
+                    str(row["noise_rank"]),
+                    " … ".join(f"{value:.2f}" for value in row["sd_ratio"][::2]),
+                    f"{row['sd_ratio'][1]:.3f}",
+                    f"{wide:.2f} ± {error:.2f}",
+                    f"{row['kinetic_temperature']:.2f}",
+                    f"{row['noise_temperature']:.2f}",
+                ]
+            )
+    heads = [
+        "T = 1",
+        "sampler",
+        "`noise_rank`",
+        "sd / reference",
+        "mean",
+        "stiffest variance",
+        "kinetic T",
+        "T along noise",
+    ]
+    return markdown(heads, lines)
+
+
+def minibatch_digits() -> str:
+    lines = []
+    for row in _results("minibatch/law.json"):
+        if row["problem"] == "digits":
+            noise = row["noise_temperature"]
+            scores = [f"{row[key][0]:.3f} ± {row[key][1]:.3f}" for key in ("training_loss", "nll")]
+            said = (
+                f"all 600 (reference), {row['rate']:g}" if row["batch"] == 600 else f"{row['batch']}, {row['rate']:g}"
+            )
+            hot = [f"{row['kinetic_temperature']:.2f}", "–" if noise is None else f"{noise:.2f}"]
+            lines.append([said, str(row["noise_rank"]), *scores, *hot])
+    heads = [
+        "digits, T = 1: batch, rate",
+        "`noise_rank`",
+        "training loss",
+        "NLL of the average",
+        "kinetic T",
+        "T along noise",
+    ]
+    return markdown(heads, lines)
+
+
 __all__ = ["BLOCKS", "fill"]
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -138,6 +195,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed step cpu": step_cpu,
     "speed chains": chains,
     "speed predict": predictions,
+    "law regressions": minibatch_regressions,
+    "law digits": minibatch_digits,
     **OF_NETWORKS,
 }
 

@@ -204,20 +204,12 @@ def digits_row(batch: int, rate: float, rank: int, found: list[dict[str, Any]]) 
 
 
 REGRESSIONS = [
-    *(("logistic", "ATMC", rank, 1.0) for rank in (0, 8, 16, 31)),
+    *(("logistic", "ATMC", rank, 1.0) for rank in (0, 16)),
     ("logistic", "SGHMC", 16, 1.0),
     ("logistic", "ATMC", 0, 0.25),
     *(("linear", "ATMC", rank, 1.0) for rank in (0, 16, 50)),
 ]
-NETWORKS = [
-    (600, 0.2, 0),
-    (20, 0.05, 0),
-    (20, 0.05, 16),
-    (20, 0.05, 64),
-    (20, 0.0125, 0),
-    (20, 0.0125, 16),
-    (100, 0.05, 16),
-]
+NETWORKS = [(600, 0.2, 0), (20, 0.05, 0), (20, 0.05, 16), (20, 0.0125, 0), (20, 0.0125, 16), (100, 0.05, 16)]
 
 
 def show(row: dict[str, Any]) -> None:
