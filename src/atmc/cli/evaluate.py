@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
     """The command; returns the exit code."""
-    from atmc.cli.open_runs import check_device, check_run, is_regression, tell_damage, threads_of
+    from atmc.cli.open_runs import check_device, check_run, in_python, is_regression, tell_damage, threads_of
 
     check_run(run)
     from atmc.recipe.settings import temperature_before, temperature_said
@@ -51,7 +51,8 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
         from atmc.cli.score_tables import print_scores
 
         print_scores(result, "regression" if numbers else "classification")
-    next_step(command("atmc", "doctor" if numbers else "report", run))
+    # Not the doctor, which names this very command: what follows scores is predictions.
+    next_step(f"in Python, {in_python(run, 'regress(x)')}" if numbers else command("atmc", "report", run))
     return 0
 
 
