@@ -7,7 +7,7 @@
 Each fit is one process with one thread and leaves one file in OUT/fits/, so that the same command goes on where it was
 stopped. The row `choice` says which of atmc and atmc-heteroscedastic is better on a fifth of the training part, by
 pilots of a quarter of the steps; the table shows the fit so chosen as atmc-chosen. Nothing is chosen on a test part:
-settings were compared with `--validation`, which scores a fifth of each training part instead. `small_data_sets.py` says
+settings were compared with `--validation`, which scores a fifth of each training part. `small_data_sets.py` says
 where the data come from.
 """
 
