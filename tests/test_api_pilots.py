@@ -48,7 +48,7 @@ def test_the_best_is_gone_on_with_and_kept(tmp_path: Path) -> None:
     assert rows[0]["nll"] == best or rows[0]["behind"] <= 1
     recipe = RunDir.open(tmp_path / "run").recipe
     assert (recipe.sampler.temperature, recipe.target.likelihood) == (rows[0]["temperature"], rows[0]["likelihood"])
-    assert recipe.schedule.epochs == 60
+    assert recipe.schedule.epochs == 16 * 60  # of few examples an epoch is 16 steps with all of them
     cost, table = told.notes[:2]
     assert f"at most {SHARE} pilots of {60 // SHARE} of the 60 epochs each, on 72 of the 90 examples" in cost
     assert f"The run uses T = {rows[0]['temperature']:g} and the {rows[0]['likelihood']} likelihood." in table

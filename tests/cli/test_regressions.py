@@ -67,7 +67,7 @@ def test_targets_that_lack_an_axis_are_scored_as_the_run_scored_them(made, tmp_p
 
 
 def test_the_next_command_of_each_verb_works(made):
-    """The doctor names evaluate, which names predictions and not the doctor again."""
+    """The doctor names the report, which names predictions and not the doctor again."""
     [following] = re.findall(r"^Next: atmc (.*)$", atmc("doctor", made / "line").out, re.MULTILINE)
     result = atmc(*shlex.split(following))
     assert result.code == 0, following
