@@ -81,7 +81,8 @@ def work(asked: argparse.Namespace) -> None:
         regression = name in sets.FOLDERS
         data, most = (asked.uci, sets.SPLITS[name]) if regression else (asked.classes, sets.CLASS_SPLITS[name])
         rows = ROWS if regression else CLASS_ROWS[:1] if name == sets.RANDOM else CLASS_ROWS
-        for row in asked.rows or rows:
+        wanted = [row for row in asked.rows if regression or row in CLASS_ROWS] if asked.rows else rows
+        for row in wanted:
             for split in range(min(asked.splits, most)):
                 file = asked.out / "fits" / name / f"{row}-{split}.json"
                 if not file.exists():
