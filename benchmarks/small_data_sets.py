@@ -56,7 +56,7 @@ def uci(root: Path, name: str, split: int, validation: bool = False) -> Split:
     """A published split. With `validation`, a fifth of its training part stands in for the test part."""
     folder = root / FOLDERS[name] / "data"
     table = np.loadtxt(folder / "data.txt")
-    features = np.loadtxt(folder / "index_features.txt").astype(int)
+    features = np.loadtxt(folder / "index_features.txt", ndmin=1).astype(int)
     target = int(np.loadtxt(folder / "index_target.txt"))
     train, test = (np.loadtxt(folder / f"index_{part}_{split}.txt").astype(int) for part in ("train", "test"))
     if validation:

@@ -224,7 +224,9 @@ def sample(
     check_recipe(settings)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         scored = None if out is None or "test" in given.evaluate else _scored(Path(out))
-        left = None if time_budget is None else max(1.0, time_budget - (time.monotonic() - began if pilots else 0.0))
+        left = time_budget  # less what the pilots took, and they took half of it at most
+        if time_budget is not None and pilots:
+            left = max(0.1 * time_budget, time_budget - (time.monotonic() - began))
         rows = [pilot.to_dict() for pilot in pilots]
         ended = run(settings, folder, left, teller, model=own, data=given, prior=kind, pilots=rows, fixed=rest)
         posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))

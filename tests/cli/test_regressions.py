@@ -44,7 +44,7 @@ def test_evaluate_gives_the_scores_that_python_gives(made):
     assert result.code == 0, result
     found = json.loads(result.out)
     expected = Posterior.from_run(made / "line", network()).evaluate(*numbers(40, 1))
-    assert found.pop("scale") == 0.2
+    assert found.pop("scale") == pytest.approx(0.2)
     assert found.keys() == expected.keys()
     for kind in ("single", "predictive", "mean_single"):
         assert found[kind] == pytest.approx(expected[kind], rel=1e-4)
@@ -67,7 +67,7 @@ def test_targets_that_lack_an_axis_are_scored_as_the_run_scored_them(made, tmp_p
 
 
 def test_the_next_command_of_each_verb_works(made):
-    """The doctor names evaluate, which names predictions and not the doctor again."""
+    """The doctor names the report, which names predictions and not the doctor again."""
     [following] = re.findall(r"^Next: atmc (.*)$", atmc("doctor", made / "line").out, re.MULTILINE)
     result = atmc(*shlex.split(following))
     assert result.code == 0, following
@@ -75,22 +75,35 @@ def test_the_next_command_of_each_verb_works(made):
     assert len(Posterior.from_run(made / "line", network()).regress(numbers(5)[0])) == 5
 
 
+def test_a_report_has_scores_intervals_and_coverage(made, tmp_path):
+    found = json.loads(atmc("report", made / "line", "--figures", tmp_path / "figures", "--json").out)
+    page = (made / "line" / "report.html").read_text()
+    scores = json.loads(atmc("evaluate", made / "line", "--json").out)
+    assert found["rows"][0]["predictive"] == pytest.approx(scores["predictive"])
+    assert f"{scores['predictive']['rmse']:.3g}" in page
+    assert str(tmp_path) not in page
+    names = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+    assert {"predicted", "residuals", "coverage", "loss"} <= names
+    said = atmc("report", made / "line")
+    assert said.code == 0
+    assert f"{100 * scores['predictive']['coverage90']:.1f} % of the targets lie in their 90 % interval" in said.out
+    fails("report", made / "line", "--ood", "noise", match="--ood is for images with classes")
+
+
 def test_what_no_command_can_do_is_said_with_what_can(made):
-    line = fails("report", made / "line", match="is a regression, and reports are for classifiers: atmc evaluate")
-    assert atmc(*shlex.split(line.rpartition(": atmc ")[2])).code == 0
     fails("predict", made / "line", "x.png", match=f"from_run('{made / 'line'}', model).regress(x)")
     before = fingerprint(made / "line")
-    line = fails("export", made / "line", "out", match="only classifiers can be exported to ONNX")
-    assert f"from_run('{made / 'line'}', model).save('out')" in line
+    line = fails("export", made / "line", "out", match="a network of your own")
+    assert f"from_run('{made / 'line'}', model).export('out', inputs=x[:16])" in line
     Posterior.from_run(made / "line", network()).save("out")
-    fails("export", "out", "again", match="only classifiers can be exported to ONNX: add --no-onnx")
+    fails("export", "out", "again", match="has no inputs to check an ONNX file on")
     assert atmc("export", "out", "again", "--no-onnx").code == 0
     line = fails("distill", made / "line", "student", match="distilling is for classifiers")
     assert "labels" not in line
     assert fingerprint(made / "line") == before
     fails("evaluate", made / "line", "--on", "digits", match="is a regression, and --on names images with classes")
     fails("evaluate", made / "bare", match="has no test labels: give test=(x, y)")
-    fails("report", made / "bare", match="model).evaluate(x, y)")
+    fails("report", made / "bare", match="has no test labels: give test=(x, y)")
     assert f"Next: in Python, atmc.Posterior.from_run('{made / 'bare'}', model).evaluate(x, y)" in (
         atmc("doctor", made / "bare").out
     )
@@ -105,7 +118,7 @@ def test_numbers_read_off_pictures_are_a_regression_too(tmp_path):
     p = sample(model, given, epochs=4, out="dots", test=given, likelihood=likelihoods.Gaussian(3.0), progress=None)
     Image.fromarray(pixels[0, 0]).save("x.png")
     fails("predict", "dots", "x.png", match="from_run('dots', model).regress(x)")
-    fails("report", "dots", match="reports are for classifiers: atmc evaluate dots")
+    assert atmc("report", "dots").code == 0
     assert json.loads(atmc("evaluate", "dots", "--json").out)["predictive"] == pytest.approx(
         p.evaluate(*given)["predictive"], rel=1e-4
     )

@@ -11,7 +11,7 @@ import pytest
 from factory import report, run
 
 from atmc.recipe.settings import Recipe, TargetSection
-from atmc.report.collect import _details
+from atmc.report.collect import details_of
 from atmc.report.page import GENERATOR, render
 from atmc.report.plot_style import Ink, page_svg
 from atmc.report.plots import plots
@@ -242,4 +242,4 @@ def test_what_was_run_is_said_in_words():
         assert run(**BARE, samples=samples).samples_said == said
     for prior, said in (("none", "no prior"), ("custom", "custom prior"), ("gaussian", "gaussian prior")):
         recipe = Recipe(target=TargetSection(prior=prior))
-        assert _details({}, recipe)["Target"] == f"categorical likelihood, {said}"
+        assert details_of({}, recipe)["Target"] == f"categorical likelihood, {said}"

@@ -74,7 +74,7 @@ def _numbers(reading: Reading, data: Answers, split: str, device: str | None) ->
     outputs, targets = reading.run.predictions(split), data.labels
     if law.predict(outputs).shape[1:] == (*targets.shape, 1):  # a test set may lack this axis, as in the run itself
         targets = targets[..., None]
-    return {**regression.summary(outputs, targets, law), "scale": float(law.noise(outputs).double().mean())}
+    return {**regression.summary(outputs, targets, law), "scale": float(law.noise(outputs.double()).mean())}
 
 
 def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Answers, dict[str, Any]]:

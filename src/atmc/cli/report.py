@@ -74,7 +74,7 @@ def report(runs: Sequence[Path], *, out: Path | None, figures: Path | None, ood:
 
 def _numbers(runs: Sequence[Path], page: Path, figures: Path | None, typed: str, as_json: bool) -> int:
     """The report of regressions; returns the exit code."""
-    from atmc.cli.open_runs import tell_damage
+    from atmc.cli.open_runs import in_python, tell_damage
     from atmc.report.regression_page import build_regression, regression_verdict
 
     found = build_regression(runs, page, figures, command=typed)
@@ -92,5 +92,5 @@ def _numbers(runs: Sequence[Path], page: Path, figures: Path | None, typed: str,
     say(f"The report: {printable(page.resolve())}", page.resolve())
     if figures is not None:
         say(f"The figures: {printable(figures.resolve())}", figures.resolve())
-    next_step(command("atmc", "doctor", runs[0]))
+    next_step(f"in Python, {in_python(runs[0], 'regress(x)')}")
     return 0
