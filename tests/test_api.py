@@ -94,7 +94,7 @@ def test_fewer_epochs_than_a_run_has_made_are_refused_with_those_it_has(tmp_path
     for epochs in (20, 30):
         sample(network(), moons(), epochs=epochs, out=tmp_path, progress=None)
     with pytest.raises(
-        InputError, match=r"is set to schedule\.epochs = 30, not 20, .*: pass epochs=30 to go on with it"
+        InputError, match=r"is set to 30 epochs of 16 steps, not 20, .*: pass epochs=30 to go on with it"
     ):
         sample(network(), moons(), epochs=20, out=tmp_path, progress=None)
     sample(network(), moons(), epochs=30, out=tmp_path, progress=None)

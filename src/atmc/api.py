@@ -175,6 +175,7 @@ def sample(
     if isinstance(source, str) and source != "sgd" and batch_size is None and len(train) <= WHOLE:
         quick = epochs is None and work(model, train) * len(train) <= QUICK
         epochs = LONG if quick else STEPS * (100 if epochs is None else epochs)
+        _check_longer(out, epochs)
     past = _begun(out, source, epochs) if isinstance(source, str) else None
     rank = _noise_rank(source, model, train, batch_size)
     settings = _settings(past or source, train, epochs, overrides, noise_rank=rank, batch=batch_size)
@@ -373,6 +374,17 @@ def _noise_rank(source: Any, model: nn.Module, train: ImageData, batch_size: int
     batch = default_batch(len(train)) if batch_size is None else batch_size
     right = kind is not None and kind.has_momentum and not isinstance(train, OwnData)
     return min(NOISE_RANK, size) if right and batch < len(train) and size <= SMALL_NETWORK else 0
+
+
+def _check_longer(out: str | Path | None, epochs: int) -> None:
+    """Refuse to shorten a run whose steps use all data, in the caller's epochs of 16 steps."""
+    if out is not None and Manifest.exists(Path(out)):
+        made = RunDir.open(out).recipe.schedule.epochs
+        if made > epochs:
+            raise InputError(
+                f"{out} is set to {made // STEPS} epochs of {STEPS} steps, not {epochs // STEPS}, which would change "
+                f"what it has done: pass epochs={made // STEPS} to go on with it, or use another folder for a new run"
+            )
 
 
 def _begun(out: str | Path | None, sampler: str, epochs: int | None) -> Recipe | None:
