@@ -76,6 +76,10 @@ RATE = 0.1  # most, of the SGD with momentum 0.9 that a sampler would be without
 SMALL = 3e7
 PATIENCE = 3.0  # seconds of the search for the speed after which it is spoken of
 FEW = 5  # fewer samples get a warning
+WHOLE = 512  # examples up to which a batch is all of them: mini-batches of so few bend the law most, and save little
+STEPS = 16  # steps an epoch, at least
+NOISE_RANK = 16  # directions of the gradient noise along which friction balances it, for networks up to
+SMALL_NETWORK = 200_000  # parameters: 33 more numbers for each of them
 
 
 def sample(
@@ -112,7 +116,8 @@ def sample(
         recipe: instead of a sampler, a recipe file, its name or a `Recipe`: its settings are used, and its data and
             network are replaced by those given here.
         epochs: how often to see the data while sampling (a tenth as many epochs of SGD come first); more gives better
-            mixed samples and, from 4,000 steps on, more of them.
+            mixed samples and, from 4,000 steps on, more of them. Up to 512 examples every step uses all of them, so
+            that there is no mini-batch noise, and each of these epochs is 16 steps.
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
@@ -164,8 +169,12 @@ def sample(
             pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller)
             temperature = pilots[0].temperature
             likelihood = likelihood if fixed else pilots[0].likelihood
+    if isinstance(source, str) and source != "sgd" and batch_size is None and len(train) <= WHOLE:
+        epochs = STEPS * (100 if epochs is None else epochs)
     past = _begun(out, source, epochs) if isinstance(source, str) else None
-    settings = _settings(past or source, train, epochs, overrides)
+    part = model if only is None else with_only(model, names_of(model, only))
+    rank = _noise_rank(source, part, train, batch_size)
+    settings = _settings(past or source, train, epochs, overrides, noise_rank=rank)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
     law = build_likelihood(dataclasses.replace(settings, target=section))
@@ -193,7 +202,7 @@ def sample(
         )
         walker = start_weights(own, about, 0)
         found = _pace(walker, train, about, kind, batch, pick_device(place), teller)
-        settings = _settings(source, train, epochs, overrides, found, isinstance(law, LocationScale))
+        settings = _settings(source, train, epochs, overrides, found, isinstance(law, LocationScale), rank)
     settings = dataclasses.replace(
         settings,
         chains=settings.chains if chains is None else chains,
@@ -209,7 +218,9 @@ def sample(
     check_recipe(settings)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         scored = None if out is None or "test" in given.evaluate else _scored(Path(out))
-        left = None if time_budget is None else max(1.0, time_budget - (time.monotonic() - began if pilots else 0.0))
+        left = time_budget
+        if time_budget is not None and pilots:
+            left = max(1.0, time_budget - (time.monotonic() - began))
         rows = [pilot.to_dict() for pilot in pilots]
         ended = run(settings, folder, left, teller, model=own, data=given, prior=kind, pilots=rows, fixed=rest)
         posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
@@ -220,7 +231,12 @@ def sample(
 
 
 def default_recipe(
-    sampler: str, num_data: int, epochs: int = 100, pace: StepSize | None = None, learned_noise: bool = False
+    sampler: str,
+    num_data: int,
+    epochs: int = 100,
+    pace: StepSize | None = None,
+    learned_noise: bool = False,
+    noise_rank: int = 0,
 ) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
@@ -264,7 +280,9 @@ def default_recipe(
         # As an optimizer a sampler is SGD with rate speed² N on the mean loss: so the speed that makes it that rate.
         speed = math.sqrt(pace.rate / num_data)
         # The paper's ratio of speeds. The limit also keeps a light thermostat from remembering a stormy start.
-        moves = SamplerSection(name=sampler, lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=0.9)
+        moves = SamplerSection(
+            name=sampler, lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=0.9, noise_rank=noise_rank
+        )
     return Recipe(
         name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=schedule, run=RunSection(compile=True)
     )
@@ -295,11 +313,14 @@ def _settings(
     overrides: Sequence[str],
     pace: StepSize | None = None,
     learned_noise: bool = False,
+    noise_rank: int = 0,
 ) -> Recipe:
     if isinstance(source, Recipe):
         base = source
     elif isinstance(source, str):
-        base = default_recipe(source, len(train), epochs if epochs is not None else 100, pace, learned_noise)
+        base = default_recipe(
+            source, len(train), epochs if epochs is not None else 100, pace, learned_noise, noise_rank
+        )
     else:
         from atmc.storage.run_recipe import load_recipe_or_run
 
@@ -325,8 +346,17 @@ def _start(start: Any, settings: Recipe) -> Literal["given", "fresh"]:
 
 
 def default_batch(num_data: int) -> int:
-    """At least 16 steps an epoch, and batches of 64 at most."""
-    return max(1, min(64, num_data // 16))
+    """All data where they are few; else at least 16 steps an epoch, and batches of 64 at most."""
+    return num_data if num_data <= WHOLE else min(64, num_data // STEPS)
+
+
+def _noise_rank(source: Any, model: nn.Module, train: ImageData, batch_size: int | None) -> int:
+    """How many directions of the gradient noise the default settings balance: none where there is no such noise."""
+    kind = sampler_class(source) if isinstance(source, str) else None
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    batch = default_batch(len(train)) if batch_size is None else batch_size
+    right = kind is not None and kind.has_momentum and not isinstance(train, OwnData)
+    return min(NOISE_RANK, size) if right and batch < len(train) and size <= SMALL_NETWORK else 0
 
 
 def _begun(out: str | Path | None, sampler: str, epochs: int | None) -> Recipe | None:
@@ -387,10 +417,12 @@ def _pace(
 
     # Of `numerics` the threads alone: on a GPU the fastest convolutions are not always the same; the speed should be.
     with numerics(settings, device) if device.type == "cpu" else nullcontext():
+        section = settings.sampler
+        how = (batch, RATE, device, section.noise_rank, section.temperature or 1.0)
         if not isinstance(likelihood, LocationScale):
-            return find_step_size(model, train, potential, batch, RATE, device)
+            return find_step_size(model, train, potential, *how)
         near = first_fit.fitted(model, train, potential, batch, device)
-        found = find_step_size(near, train, potential, batch, RATE, device)
+        found = find_step_size(near, train, potential, *how)
         return dataclasses.replace(found, rate=min(RATE, first_fit.FASTER * found.rate))
 
 

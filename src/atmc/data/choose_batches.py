@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from atmc.common.errors import InputError
 from atmc.data.dataset import ImageData
 from atmc.data.device_batches import DeviceBatches
 from atmc.data.evaluation_batches import EvalBatches
@@ -38,16 +39,27 @@ def train_batches(
     rank: int = 0,
     world: int = 1,
     workers: int = 2,
+    independent: bool = False,
 ) -> Batches:
     """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other.
 
     `OwnBatches` for one whose own transform draws at random.
+    `independent`: every example of every batch is drawn from all data, instead of epochs that show each once.
     """
     where = torch.device(device)
+    if independent and isinstance(data, OwnData):
+        raise InputError("sampler.noise_rank needs data without a random transform: set sampler.noise_rank = 0")
     if isinstance(data, OwnData):
         return OwnBatches(data, batch_size, where, dtype, seed, rank=rank, world=world)
     if isinstance(data, ImageData) and fits(data, where, pad):
-        return DeviceBatches(data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world)
+        return DeviceBatches(
+            data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world, independent=independent
+        )
+    if independent:
+        raise InputError(
+            f"sampler.noise_rank draws the examples of every batch from all data, and {data.name} streams epoch by "
+            "epoch: set sampler.noise_rank = 0"
+        )
     return StreamBatches(
         data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world, workers=workers
     )

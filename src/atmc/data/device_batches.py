@@ -35,6 +35,7 @@ class DeviceBatches(Batches):
         batch_size: of the whole step; each of `world` processes gets an equal share of every batch.
         augment: "none", "crop", "flip" or "crop-flip" (see `atmc.data.augment`).
         kernel: "triton", "plain" torch, or "auto", Triton if it works; all give the same bits.
+        independent: draw every example from all data; an "epoch" is then as many draws as there are examples.
     """
 
     capturable = True
@@ -52,9 +53,11 @@ class DeviceBatches(Batches):
         rank: int = 0,
         world: int = 1,
         kernel: Kernel = "auto",
+        independent: bool = False,
     ) -> None:
         self._arrange(data.name, len(data), batch_size, seed, rank, world)
         self._pad, self._flip = parse_augment(augment, pad)
+        self._independent = independent
         if (self._pad or self._flip) and data.images.ndim != 4:
             raise InputError(
                 f"augment = {augment!r} is for images [C, H, W]; an example of {data.name} is {data.shape}"
@@ -118,7 +121,7 @@ class DeviceBatches(Batches):
         self._resident[epoch % 2] = epoch
 
     def _addresses(self, epoch: int) -> Tensor:
-        return self.store.addresses(plan(self.seed, epoch, self.num_data, self._pad, self._flip))
+        return self.store.addresses(plan(self.seed, epoch, self.num_data, self._pad, self._flip, self._independent))
 
     def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """The examples of global step `step`: inputs in `dtype` (images channels-last) and labels.

@@ -55,6 +55,8 @@ class RunMeasurements:
     follows: bool = True  # whether the thermostat's friction goes with the step size
     rollbacks: int = 0
     lr_scale: float = 1.0  # what rollbacks have left of the step size
+    overshoot: float = NAN  # times that a step is too long to be stable, where it was far from it from the start
+    stable_share: float = NAN  # of the step size that would be stable then
     damage: tuple[str, ...] = ()
     kinetic: traces.Level = NO_LEVEL  # after burn-in, over the time of the dynamics (at T, where cycles explore at 0)
     kinetic_at_samples: traces.Level = NO_LEVEL  # in the last part of every cycle
@@ -115,6 +117,7 @@ def examine(run: RunDir) -> RunMeasurements:
     ends = traces.cycle_ends(hot)
     drawn = [r for r in rows if r.get("event") == "sample"]
     back = [r for r in rows if r.get("event") == "rollback"]
+    unstable = next((r for r in rows if r.get("event") == "unstable"), {})
     late = main[-max(1, len(main) // 4) :]
     section = recipe.sampler
     kind = sampler_class(section.name)
@@ -134,6 +137,8 @@ def examine(run: RunDir) -> RunMeasurements:
         follows=section.thermostat_follows_step,
         rollbacks=len(back),
         lr_scale=min((float(r.get("lr_scale") or 1.0) for r in back), default=1.0),
+        overshoot=_number(unstable.get("overshoot")),
+        stable_share=_number(unstable.get("stable_share")),
         damage=(*run.damage(), *(str(r.get("what")) for r in rows if r.get("event") == "damage")),
         kinetic=traces.temperature_ratio(hot, by_time=True),
         kinetic_at_samples=traces.temperature_ratio(ends),
@@ -234,6 +239,10 @@ def stored_labels(run: RunDir, split: str) -> Any:
         return load_split(run, split).labels.numpy()
     except (InputError, OSError, KeyError):
         return None
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else NAN
 
 
 def _median(rows: Any, name: str) -> float:

@@ -24,6 +24,7 @@ from atmc.engine.processes import World
 from atmc.engine.run_data import RunData
 from atmc.engine.sample_predictions import Evaluator
 from atmc.engine.schedule import Schedule
+from atmc.engine.step_stability import StepStability
 from atmc.recipe.settings import Recipe
 from atmc.samplers import Sampler
 from atmc.storage.state_packing import all_finite, pack, unpack
@@ -39,7 +40,10 @@ def log_steps(recipe: Recipe, schedule: Schedule) -> int:
 
 
 class Chain(DeviceLoop):
-    """Chain `number` of a run. Call `start` or `load` before anything else."""
+    """Chain `number` of a run. Call `start` or `load` before anything else.
+
+    Where a `leader` is given, the curvature that it has measured serves this chain too.
+    """
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class Chain(DeviceLoop):
         device: torch.device,
         world: World,
         rule: Any = None,
+        leader: "Chain | None" = None,
     ) -> None:
         twin = copy.deepcopy(model)  # before the network is moved and compiled
         super().__init__(number, recipe, schedule, model, feed, device, world, log_steps(recipe, schedule), rule)
@@ -63,8 +68,11 @@ class Chain(DeviceLoop):
         self.guard = Guard(recipe.run.explode, self.guess.loss)
         self.seen = 0  # steps observed
         self.rollbacks = 0
+        self.leader = leader
+        largest = float(schedule.lr[schedule.warm_steps :].max())
+        self.stability = StepStability(recipe.sampler, largest, feed.num_data)
         self.seconds = 0.0
-        serves = NoiseReader.serves(recipe, feed, device)
+        serves = NoiseReader.serves(recipe, feed)
         self.reader = NoiseReader(recipe, schedule, feed, number) if serves else None
         self.window: list[float] = []
         self.noise: list[float] = []  # temperatures along the gradient noise that belong to the window
@@ -84,6 +92,23 @@ class Chain(DeviceLoop):
     @property
     def finished(self) -> bool:
         return self.done >= self.schedule.steps
+
+    def begin_sampling(self) -> None:
+        """Look, once a run, how curved the potential is here; a step size far beyond that is said in a row."""
+        mine = self.stability
+        if mine.curvature is not None or not self.world.writes:
+            return
+        if self.leader is not None and self.leader.stability.curvature is not None:
+            mine.curvature = self.leader.stability.curvature
+            return
+        mine.measure(self.potential, self.optimizer, self.evaluator)
+        if row := mine.complaint(self.optimizer):
+            self.rows.append({"step": self.done, **row})
+
+    @property
+    def overshoot(self) -> float:
+        """How far the largest step overshoots now, 1 being the edge of stability; NaN where that is not known."""
+        return self.stability.overshoot(self.optimizer, self.clock.scale)
 
     def advance(self, most: int = AHEAD) -> None:
         """Enqueue up to `most` steps, not beyond the next moment that needs the host (a log, a sample, a phase)."""
@@ -223,6 +248,7 @@ class Chain(DeviceLoop):
             "window": list(self.window),
             "noise": list(self.noise),
             "rollbacks": self.rollbacks,
+            "curvature": self.stability.to_save(),
             "seconds": self.seconds,
         }
         return {name: t.to("cpu", copy=True) for name, t in tensors.items()}, values
@@ -250,6 +276,8 @@ class Chain(DeviceLoop):
             self._untimed = len(self.window)
             self.noise = [float(x) for x in values.get("noise", [])]  # a checkpoint of an older version has none
             self.rollbacks = int(values["rollbacks"])
+            if values.get("curvature") is not None:
+                self.stability.curvature = float(values["curvature"])
             self.seconds = float(values["seconds"])
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise RunError(f"the checkpoint of step {step} does not fit this network and sampler: {error}") from error

@@ -140,7 +140,7 @@ class Checkpointer:
         else:
             training = chain.evaluator.training(tensors)
             single = {TRAINING: training.get("single", {})} | {k: v["single"] for k, v in scores.items()}
-            refused = verdict(single, chain.guess, chain.recipe.run.worst_sample)
+            refused = verdict(single, chain.guess, chain.recipe.run.worst_sample, chain.overshoot)
         if refused is not None:
             chain.evaluator.load(before)
             return refused
@@ -194,7 +194,7 @@ class Checkpointer:
             kept = f"{self.samples} sample{' is' if self.samples == 1 else 's are'}"
             raise GaveUpError(
                 f"chain {chain.number} diverged at step {divergence.step} ({divergence.reason}) after {rollbacks} "
-                f"rollbacks (run.max_rollbacks): lower sampler.lr or the speeds; its {kept} kept"
+                f"rollbacks (run.max_rollbacks): lower sampler.lr or the speeds{self._by_how_much()}; its {kept} kept"
             )
         saved = self._read(divergence.since)
         if saved.step == self._rolled_back_to:  # a second divergence from there: then the one before
@@ -222,6 +222,11 @@ class Checkpointer:
             f"with the step size times {chain.clock.scale:g}"
         )
         self.checkpoint()
+
+    def _by_how_much(self) -> str:
+        """What the step size has to be multiplied with, where it was far from stable from the start."""
+        share = self.chain.stability.stable_share(self.chain.optimizer)
+        return "" if share is None else f" to {share:g} of what they are"
 
     def _set_aside(self, divergence: Divergence) -> list[int]:
         """Take samples out of the bank that were drawn when the chain had diverged already; which they were."""
@@ -259,6 +264,8 @@ class Checkpointer:
         if self.store is None:
             return
         self.store.journal.write(row)
+        if row["event"] == "unstable":
+            self.progress.note(row["what"])
         if row["event"] == "log" and row["step"] == self.chain.done and row["step"] in self._sample_times:
             self._untold.append(row)  # its line has the number of samples, of which another is about to be drawn
         else:

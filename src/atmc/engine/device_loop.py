@@ -18,11 +18,13 @@ from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.gradient_statistics import look, masses, set_thermostats
 from atmc.engine.optimizer import build_optimizer, common_mass
 from atmc.engine.optimizer_state import new_adam, new_sgd, optimizer_state, restore_optimizer_
+from atmc.engine.precision import precision_for
 from atmc.engine.processes import World
 from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
 from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
+from atmc.samplers import Sampler, noise_friction
 from atmc.storage.state_packing import cloned
 from atmc.target import Potential
 
@@ -46,10 +48,6 @@ class DeviceLoop:
         self.model = model.to(device)
         if (recipe.sampler.name == "sgd" and not recipe.model.only) or recipe.model.name != "custom":
             self.model.train()  # a user's network is sampled in the modes it has: its BatchNorm may be frozen
-        ours = type(self.model).__module__.startswith("atmc.nn")
-        half = recipe.run.precision == "bf16"
-        # Our networks follow their input's precision; others are left to torch's own rules.
-        precision = torch.bfloat16 if half and not ours else None
         compiled = recipe.run.compile and device.type == "cuda"
         # What is sampled. Examples were looked at before the run began, and a step must not wait for the device.
         self.potential = Potential(
@@ -60,7 +58,7 @@ class DeviceLoop:
             improper_ok=True,
             validate=False,
         )
-        self.loss = BatchLoss(self.potential, precision, compiled)
+        self.loss = BatchLoss(self.potential, precision_for(recipe, self.model).autocast, compiled)
         # A recorded step reads the host's batches from a fixed address; on a CPU every kind is simply asked.
         self.feed: Feed = feed if feed.capturable or device.type == "cpu" else HostBatches(feed)
         self.clock = DeviceSchedule(schedule, device)
@@ -124,6 +122,9 @@ class DeviceLoop:
             set_thermostats(self.optimizer, self._step.params, found, temperature, self.clock.host_lr(self.done))
         self.feed.start(self.done)
 
+    def begin_sampling(self) -> None:
+        """The recipe's sampler (or SGD) is about to make its first step."""
+
     def ready(self) -> None:
         """Record the step where there is a GPU, once per phase."""
         if self._run is not None:
@@ -131,18 +132,25 @@ class DeviceLoop:
         if self.fresh:
             self.fresh = False
             self.on_stream(self._look_around)
+            if not self.warming:
+                self.on_stream(self.begin_sampling)
         if self.stream is None:
             self._run = self._step
         else:
             self.on_stream(lambda: self.feed.ensure(self.done))
-            self.on_stream(self._compile)
+            with torch.cuda.stream(self.stream):
+                recordable = self._compile()
             self.synchronize()
-            self._run = GraphStep(self._step, self.stream, self._snapshot, self._put_back)
+            if recordable:
+                self._run = GraphStep(self._step, self.stream, self._snapshot, self._put_back)
+            else:
+                self._run = self._step
 
-    def _compile(self) -> None:
-        """On the batch of the next step, which is only looked at."""
+    def _compile(self) -> bool:
+        """On the batch of the next step, which is only looked at; returns whether the step can be recorded."""
         x, y = self.feed.batch(self.clock.step)
         self.loss.compile(x, y, self._step.params)
+        return self.loss.recordable(x, y, self._step.params)
 
     def _snapshot(self) -> Any:
         assert self.optimizer is not None
@@ -167,6 +175,7 @@ class DeviceLoop:
             if isinstance(self.feed, HostBatches):
                 self.feed.fetch(number)
             self._run()
+            self._learn_noise(number + 1)
         self.done += count
         if self.stream is not None:
             # Never more than two stretches ahead: a signal or a divergence must not wait for a long queue.
@@ -187,6 +196,15 @@ class DeviceLoop:
         if whole or (self.recipe.sampler.name == "sgd" and not self.recipe.model.only):
             return own
         return {name: tensor for name, tensor in own.items() if name in sampled}
+
+    def _learn_noise(self, done: int) -> None:
+        """What a recorded step of a sampler with `noise_rank` cannot do by itself; on a CPU the step does it."""
+        sampler = self.optimizer
+        if self.stream is None or not isinstance(sampler, Sampler) or not sampler.noise_rank:
+            return
+        steps = done - self.schedule.warm_steps
+        if steps % noise_friction.EVERY == 0:
+            noise_friction.update(sampler, steps)
 
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atmc.engine.step_stability import FAR
+
 _MANY = 4096  # labels that are enough for a mean
 # A stored zero counts as the smallest float32, here and in `atmc evaluate` (posterior/arrays.py): 103 nats.
 SMALLEST = 2.0**-149
@@ -74,11 +76,14 @@ def cost_of(found: Mapping[str, float]) -> float:
     return found["nll"] if "nll" in found else found["rmse"] ** 2
 
 
-def verdict(scores: Mapping[str, Mapping[str, float]], known: Guess, worst: float) -> str | None:
+def verdict(
+    scores: Mapping[str, Mapping[str, float]], known: Guess, worst: float, overshoot: float = 0.0
+) -> str | None:
     """Why a sample with such scores is not to be kept, in words; None where it may be.
 
     `scores` has the sample's own on some training examples (`training`) and on every evaluation set. A sample that does
-    better than guessing on the training set has not diverged: if it fails elsewhere it overfits.
+    better than guessing on the training set has not diverged: if it fails elsewhere it overfits. Where the step size is
+    far from stable (`overshoot`, see step_stability.py) being no better than guessing is enough.
     """
     costs = {split: cost_of(found) for split, found in scores.items() if found}
     if not all(math.isfinite(cost) for cost in costs.values()):
@@ -86,10 +91,9 @@ def verdict(scores: Mapping[str, Mapping[str, float]], known: Guess, worst: floa
     if worst == math.inf or costs.get(TRAINING, math.inf) < known.cost:
         return None
     split = max(costs, key=lambda name: costs[name], default="")
-    if not split or costs[split] <= worst * known.cost:
+    unstable = overshoot > FAR
+    if not split or costs[split] <= (min(1.0, worst) if unstable else worst) * known.cost:
         return None
     what = "NLL" if "nll" in scores[split] else "squared error"
-    return (
-        f"a sample's {what} on {split} examples is {costs[split]:.3g}, that of guessing {known.cost:.3g} "
-        f"(run.worst_sample = {worst:g})"
-    )
+    why = f"a step overshoots {overshoot:.3g} times too far" if unstable else f"run.worst_sample = {worst:g}"
+    return f"a sample's {what} on {split} examples is {costs[split]:.3g}, that of guessing {known.cost:.3g} ({why})"

@@ -127,7 +127,7 @@ class Runner:
         check_length(recipe, len(data.train))
         self.schedule = make_schedule(recipe, len(data.train))  # only now: too large a batch would be blamed on it
         try_optimizer(recipe, first, device)
-        feed = make_feed(recipe, data, device, world, chain_seed(recipe.seed, numbers[0], "order"))
+        feed = make_feed(recipe, data, first, device, world, chain_seed(recipe.seed, numbers[0], "order"))
         self.chains: list[Chain] = []
         for position, number in enumerate(numbers):
             if model is not None:
@@ -135,7 +135,8 @@ class Runner:
             else:
                 own = first if position == 0 else build_model(recipe, data.train.shape, data.classes, number)
             batches = feed if position == 0 else feed.with_seed(chain_seed(recipe.seed, number, "order"))
-            self.chains.append(Chain(number, recipe, self.schedule, data, own, batches, device, world, prior))
+            leader = self.chains[0] if self.chains else None
+            self.chains.append(Chain(number, recipe, self.schedule, data, own, batches, device, world, prior, leader))
         # Only now, when nothing of the recipe can turn out to be wrong any more, does the folder become its run.
         if world.rank == 0:
             known = first.network if isinstance(first, WithNoise) else first

@@ -59,20 +59,25 @@ class Evaluator:
         probs, labels = self._on_probe(sample)
         return {} if labels is None else score(self.likelihood, probs, labels)
 
-    def _on_probe(self, sample: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """What a sample says about these training examples, and their labels; None where there are none."""
-        if self._probe_of is None:
-            return torch.empty(0), None
-        if not self._probe:
+    def few_examples(self) -> list[tuple[Tensor, Tensor]]:
+        """Batches of a few training examples, as they are (not augmented), with labels on the CPU."""
+        if self._probe_of is not None and not self._probe:
             count = len(self._probe_of)
             index = torch.linspace(0, count - 1, min(count, _PROBE)).round().long()
             few = self._probe_of.subset(index, "train")
             size = min(self._probe_batch, len(index))
             self._probe = [(x.clone(), y.cpu()) for x, y in eval_batches(few, size, self.device, workers=0)]
+        return self._probe
+
+    def _on_probe(self, sample: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """What a sample says about these training examples, and their labels; None where there are none."""
+        probe = self.few_examples()
+        if not probe:
+            return torch.empty(0), None
         self._put(sample)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            parts = [self.likelihood.probs(self.model(x)).float().cpu() for x, _ in self._probe]
-        return torch.cat(parts), torch.cat([y for _, y in self._probe])
+            parts = [self.likelihood.probs(self.model(x)).float().cpu() for x, _ in probe]
+        return torch.cat(parts), torch.cat([y for _, y in probe])
 
     @torch.no_grad()
     def training(self, sample: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:

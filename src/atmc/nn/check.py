@@ -73,7 +73,7 @@ def _inspect(name: str, module: nn.Module) -> Iterator[Finding]:
                 name,
                 "batch-statistics",
                 f"{kind} {why} mixes the examples of a batch; use atmc.nn.convert(model) to fold it into "
-                "weight-normalised layers, or build with norm='frn'",
+                "weight-normalised layers, or convert(model, to='gn-ws') and fine-tune",
             )
     elif isinstance(module, _InstanceNorm) and module.track_running_stats:
         yield Finding(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from atmc.common.errors import InputError
-from atmc.recipe.error_messages import must_be_one_of
+from atmc.recipe.error_messages import either, must_be_one_of
 from atmc.recipe.settings import ModelSection, Recipe
 from atmc.recipe.unused_keys import taken, unknown_option
 
@@ -43,14 +43,15 @@ def build_model(recipe: Recipe, shape: tuple[int, ...], classes: int, chain: int
 
 def _check_network(section: ModelSection) -> None:
     """One line with the key where the network's name, normalisation or options do not exist."""
-    from atmc.nn.registry import NETWORKS
+    from atmc.nn.registry import NETWORKS, NORMS
 
     if section.name not in NETWORKS:
         raise InputError(must_be_one_of("model.name", section.name, NETWORKS))
-    if section.name == "resnet" and section.norm == "none":
-        raise InputError('model.norm = "none" and model.name = "resnet" do not go together: use "bn" or "frn"')
-    if section.name == "resnetpp" and section.norm == "bn":
-        raise InputError('model.norm = "bn" and model.name = "resnetpp" do not go together: use "none" or "frn"')
+    choices = NORMS.get(section.name, (section.norm,))
+    if section.norm not in choices:
+        raise InputError(
+            f'model.norm = "{section.norm}" and model.name = "{section.name}" do not go together: use {either(choices)}'
+        )
     known = [name for name in inspect.signature(NETWORKS[section.name]).parameters if name not in taken("model")]
     for name in section.options:
         if name not in known:

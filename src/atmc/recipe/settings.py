@@ -79,6 +79,7 @@ class SamplerSection:
     thermostat_from_noise: bool = False  # start it at its equilibrium, from the gradient's measured variance
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
     look_batches: int = 64  # batches for these two measurements, before the first step
+    noise_rank: int = 0  # directions of the gradient noise that friction balances; batches are then independent
     momentum_init: Literal["zero", "law"] = "zero"  # law: drawn at temperature T
     integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"  # of momenta
     preconditioner: Literal["rmsprop"] | None = None  # SGLD

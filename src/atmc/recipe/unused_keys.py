@@ -91,6 +91,7 @@ def _uses(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     target, model = recipe.target, recipe.model
     yield "target.prior_scale", target.prior != "none", 'target.prior = "none"', ""
     yield "model.norm", model.name != "mlp", 'model.name = "mlp", which has no normalisation', ""
+    yield "model.norm", model.name != "resnet-frn", 'model.name = "resnet-frn", which always has FRN', ""
     for key in ("depth", "width", "norm", "options"):
         yield f"model.{key}", model.name != "custom", 'model.name = "custom", a network of your own', ""
     drawn = f'model.name = "{model.name}", whose chains all draw their first weights'
@@ -106,7 +107,17 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     with_name = f'sampler.name = "{name}"'
     kind, sgd = sampler_class(name), name == "sgd"
     kinetic, thermostat = kind is not None and kind.has_momentum, kind is not None and kind.has_thermostat
-    for key in ("speed", "max_speed", "mass", "friction", "speed_limit", "mass_from", "momentum_init", "integrator"):
+    for key in (
+        "speed",
+        "max_speed",
+        "mass",
+        "friction",
+        "speed_limit",
+        "mass_from",
+        "momentum_init",
+        "integrator",
+        "noise_rank",
+    ):
         yield f"sampler.{key}", kinetic, with_name, ""
     yield "sampler.momentum", kinetic or sgd, with_name, ""
     limited = section.max_speed is not None or section.speed_limit is not None
