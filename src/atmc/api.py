@@ -39,7 +39,7 @@ from atmc.engine import first_fit
 from atmc.engine.features import with_features
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
-from atmc.engine.run_data import RunData
+from atmc.engine.run_data import RunData, first_outputs
 from atmc.engine.runner import RunResult, run
 from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import StepSize, find_step_size
@@ -61,7 +61,7 @@ from atmc.recipe.toml_files import override_words
 from atmc.recipe.validation import check_recipe
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir, labels_file
-from atmc.target.likelihoods import LocationScale
+from atmc.target.likelihoods import LocationScale, OwnLikelihood, is_law, own_likelihood
 
 if TYPE_CHECKING:
     from atmc.nn.parts import Only
@@ -125,7 +125,8 @@ def sample(
             Normal(0, 1/fan-in) for regressions whose targets are standardised.
         likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
             Other labels are a regression with unknown noise ("learned-noise"), whose targets are standardised inside;
-            "heteroscedastic" (two outputs for each target) and "student-t" are others.
+            "heteroscedastic" (two outputs for each target) and "student-t" are others. Or any object of your own with
+            `nll(outputs, y)` and, for predictions, `predict(outputs)` (`atmc.target.likelihoods.own`).
         temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (for
             classes also likelihoods) in short pilots that together cost less than the run, prints one table, and goes
             on with the best on all data (`posterior.pilots`).
@@ -152,6 +153,9 @@ def sample(
         batch_size = loader_batch(data)
     check_batch(batch_size, len(train))
     given = RunData(train, {split: suited(model, found) for split, found in evaluation(data, test).items()})
+    if is_law(likelihood):
+        likelihood = own_likelihood(likelihood, first_outputs(model, train)[0], train.labels)
+    mine = likelihood if isinstance(likelihood, OwnLikelihood) else None
     began = time.monotonic()
     pilots: list[Pilot] = []
     if isinstance(temperature, str):
@@ -177,7 +181,9 @@ def sample(
     settings = _settings(past or source, train, epochs, overrides, noise_rank=rank)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
-    law = build_likelihood(dataclasses.replace(settings, target=section))
+    law = build_likelihood(dataclasses.replace(settings, target=section), mine)
+    if isinstance(law, OwnLikelihood) and law.law is None:
+        raise InputError(f"this run was begun with {law.name}, a likelihood of your own: pass it as likelihood=")
     chosen = settings.model.only if only is None else names_of(model, only)
     own = with_only(model, chosen) if chosen else copy.deepcopy(model)
     own = without_crash_(law.network(own) if hasattr(law, "network") else own)  # with the noise, if that is sampled too
@@ -201,7 +207,7 @@ def sample(
             settings, target=section, model=begin, run=dataclasses.replace(settings.run, threads=threads)
         )
         walker = start_weights(own, about, 0)
-        found = _pace(walker, train, about, kind, batch, pick_device(place), teller)
+        found = _pace(walker, train, about, kind, batch, pick_device(place), teller, law)
         settings = _settings(source, train, epochs, overrides, found, isinstance(law, LocationScale), rank)
     settings = dataclasses.replace(
         settings,
@@ -222,8 +228,11 @@ def sample(
         if time_budget is not None and pilots:
             left = max(1.0, time_budget - (time.monotonic() - began))
         rows = [pilot.to_dict() for pilot in pilots]
-        ended = run(settings, folder, left, teller, model=own, data=given, prior=kind, pilots=rows, fixed=rest)
-        posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
+        ended = run(
+            settings, folder, left, teller, model=own, data=given, prior=kind, pilots=rows, fixed=rest, likelihood=mine
+        )
+        reached = _reached(settings, len(train), ended)
+        posterior = _posterior(Path(folder), model, out is not None, ended, reached, mine)
         _say_if_off(Path(folder), out is not None)
         if scored is not None:
             _say_if_unscored(Path(folder), scored)
@@ -396,11 +405,11 @@ def _pace(
     batch: int,
     device: torch.device,
     teller: Progress,
+    likelihood: Any,
 ) -> StepSize:
     """How fast this network may be sampled on these data, searched for as the run will go: with its threads."""
     from atmc.target import Potential
 
-    likelihood = build_likelihood(settings)
     began, said = time.monotonic(), False
 
     def potential(copy: nn.Module) -> Any:
@@ -494,7 +503,9 @@ def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
     return f"{why} at epoch {there:.0f} of {whole:.0f}, {plural(ended.samples, 'sample')}"
 
 
-def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, reached: str) -> "Posterior":
+def _posterior(
+    folder: Path, model: nn.Module, kept: bool, ended: RunResult, reached: str, likelihood: Any = None
+) -> "Posterior":
     """The samples of a run, with a word where it was stopped or they are too few; `RunError` where there are none."""
     from atmc.common.text import plural
     from atmc.posterior import Posterior
@@ -506,7 +517,7 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
             raise RunError(f"{reached}; {go_on}")
         cure = "give a larger time_budget, or fewer epochs" if ended.status == "budget" else "let it run for longer"
         raise RunError(f"there was no time for a single sample: {cure}")
-    posterior = Posterior.from_run(found, model)
+    posterior = Posterior.from_run(found, model, likelihood)
     few = len(posterior) < FEW and found.recipe.sampler.name != "sgd"
     if ended.status == "interrupted" or (ended.status == "budget" and few):
         warnings.warn(f"{reached}; {go_on}", stacklevel=3)
