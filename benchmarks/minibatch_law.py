@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -45,7 +46,7 @@ def logistic_data() -> tuple[Tensor, Tensor]:
 def logistic() -> tuple[Gradient, int, Tensor, Tensor]:
     """Gradient, number of examples, and the reference's mean and covariance."""
     x, y = logistic_data()
-    known = np.load(REFERENCE)
+    known = np.load(os.environ.get("NUTS_REFERENCE", REFERENCE))
 
     def gradient(w: Tensor, index: Tensor) -> Tensor:
         rows = x[index]

@@ -101,5 +101,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    numpyro.set_host_device_count(1)
+    numpyro.set_host_device_count(4)  # a core for each chain
     main()

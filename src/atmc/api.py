@@ -204,11 +204,15 @@ def sample(
     teller = choose_progress() if progress == "auto" else progress or Progress()
     if isinstance(source, str) and past is None and source != "sgd":
         about = dataclasses.replace(
-            settings, target=section, model=begin, run=dataclasses.replace(settings.run, threads=threads)
+            settings,
+            target=section,
+            model=begin,
+            run=dataclasses.replace(settings.run, threads=threads),
+            sampler=_at(settings.sampler, temperature),
         )
         walker = start_weights(own, about, 0)
         found = _pace(walker, train, about, kind, batch, pick_device(place), teller, law)
-        settings = _settings(source, train, epochs, overrides, found, isinstance(law, LocationScale), rank)
+        settings = _settings(source, train, epochs, overrides, found, rank, isinstance(law, LocationScale))
     settings = dataclasses.replace(
         settings,
         chains=settings.chains if chains is None else chains,
@@ -216,9 +220,7 @@ def sample(
         target=section,
         model=begin,
         data=dataclasses.replace(settings.data, name=whole.name, batch_size=batch, augment=augment),
-        sampler=dataclasses.replace(
-            settings.sampler, temperature=settings.sampler.temperature if temperature is None else temperature
-        ),
+        sampler=_at(settings.sampler, temperature),
         run=dataclasses.replace(settings.run, device=place, threads=threads, evaluate=list(given.evaluate)),
     )
     check_recipe(settings)
@@ -244,8 +246,8 @@ def default_recipe(
     num_data: int,
     epochs: int = 100,
     pace: StepSize | None = None,
-    learned_noise: bool = False,
     noise_rank: int = 0,
+    learned_noise: bool = False,
 ) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
@@ -321,15 +323,14 @@ def _settings(
     epochs: int | None,
     overrides: Sequence[str],
     pace: StepSize | None = None,
-    learned_noise: bool = False,
     noise_rank: int = 0,
+    learned_noise: bool = False,
 ) -> Recipe:
     if isinstance(source, Recipe):
         base = source
     elif isinstance(source, str):
-        base = default_recipe(
-            source, len(train), epochs if epochs is not None else 100, pace, learned_noise, noise_rank
-        )
+        length = epochs if epochs is not None else 100
+        base = default_recipe(source, len(train), length, pace, noise_rank, learned_noise)
     else:
         from atmc.storage.run_recipe import load_recipe_or_run
 
@@ -357,6 +358,10 @@ def _start(start: Any, settings: Recipe) -> Literal["given", "fresh"]:
 def default_batch(num_data: int) -> int:
     """All data where they are few; else at least 16 steps an epoch, and batches of 64 at most."""
     return num_data if num_data <= WHOLE else min(64, num_data // STEPS)
+
+
+def _at(section: SamplerSection, temperature: float | None) -> SamplerSection:
+    return section if temperature is None else dataclasses.replace(section, temperature=temperature)
 
 
 def _noise_rank(source: Any, model: nn.Module, train: ImageData, batch_size: int | None) -> int:
@@ -427,12 +432,13 @@ def _pace(
     # Of `numerics` the threads alone: on a GPU the fastest convolutions are not always the same; the speed should be.
     with numerics(settings, device) if device.type == "cpu" else nullcontext():
         section = settings.sampler
-        how = (batch, RATE, device, section.noise_rank, section.temperature or 1.0)
+        noise = section.noise_rank, section.temperature or 1.0
         if not isinstance(likelihood, LocationScale):
-            return find_step_size(model, train, potential, *how)
+            return find_step_size(model, train, potential, batch, RATE, device, *noise)
         near = first_fit.fitted(model, train, potential, batch, device)
-        found = find_step_size(near, train, potential, *how)
-        return dataclasses.replace(found, rate=min(RATE, first_fit.FASTER * found.rate))
+        found = find_step_size(near, train, potential, batch, RATE, device, *noise)
+        faster = first_fit.FASTER if batch < len(train) else 1.0  # with all data it is curvature that limits it
+        return dataclasses.replace(found, rate=min(RATE, faster * found.rate))
 
 
 def _target(

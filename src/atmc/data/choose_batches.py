@@ -43,23 +43,21 @@ def train_batches(
 ) -> Batches:
     """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other.
 
-    `OwnBatches` for one whose own transform draws at random.
-    `independent`: every example of every batch is drawn from all data, instead of epochs that show each once.
+    `OwnBatches` for one whose own transform draws at random. `independent`: every example of every batch is drawn from
+    all data, instead of epochs that show each once.
     """
     where = torch.device(device)
-    if independent and isinstance(data, OwnData):
-        raise InputError("sampler.noise_rank needs data without a random transform: set sampler.noise_rank = 0")
-    if isinstance(data, OwnData):
-        return OwnBatches(data, batch_size, where, dtype, seed, rank=rank, world=world)
-    if isinstance(data, ImageData) and fits(data, where, pad):
+    if isinstance(data, ImageData) and not isinstance(data, OwnData) and fits(data, where, pad):
         return DeviceBatches(
             data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world, independent=independent
         )
     if independent:
         raise InputError(
-            f"sampler.noise_rank draws the examples of every batch from all data, and {data.name} streams epoch by "
+            f"sampler.noise_rank draws the examples of every batch from all data, and {data.name} is read epoch by "
             "epoch: set sampler.noise_rank = 0"
         )
+    if isinstance(data, OwnData):
+        return OwnBatches(data, batch_size, where, dtype, seed, rank=rank, world=world)
     return StreamBatches(
         data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world, workers=workers
     )

@@ -186,6 +186,15 @@ class DeviceLoop:
             if len(self._marks) > 2:
                 self._marks.pop(0).synchronize()
 
+    def _learn_noise(self, done: int) -> None:
+        """What a recorded step of a sampler with `noise_rank` cannot do by itself; on a CPU the step does it."""
+        sampler = self.optimizer
+        if self.stream is None or not isinstance(sampler, Sampler) or not sampler.noise_rank:
+            return
+        steps = done - self.schedule.warm_steps
+        if steps % noise_friction.EVERY == 0:
+            noise_friction.update(sampler, steps)
+
     def changing(self) -> dict[str, Tensor]:
         """The tensors of the network that a run may change: all of them, or of a part of a network what is sampled.
 
@@ -197,15 +206,6 @@ class DeviceLoop:
         if whole or (self.recipe.sampler.name == "sgd" and not self.recipe.model.only):
             return own
         return {name: tensor for name, tensor in own.items() if name in sampled}
-
-    def _learn_noise(self, done: int) -> None:
-        """What a recorded step of a sampler with `noise_rank` cannot do by itself; on a CPU the step does it."""
-        sampler = self.optimizer
-        if self.stream is None or not isinstance(sampler, Sampler) or not sampler.noise_rank:
-            return
-        steps = done - self.schedule.warm_steps
-        if steps % noise_friction.EVERY == 0:
-            noise_friction.update(sampler, steps)
 
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
