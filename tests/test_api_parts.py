@@ -13,7 +13,7 @@ from atmc.nn import parts
 from atmc.storage.run_directory import FIXED, RunDir
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-MORE: dict[str, Any] = {"epochs": 12, "progress": None}
+MORE: dict[str, Any] = {"epochs": 12, "batch_size": 12, "progress": None}
 
 
 class Net(nn.Module):
@@ -155,7 +155,7 @@ def test_going_on_needs_the_same_network_and_part(tmp_path: Path) -> None:
         sample(model, rings(), only="backbone", **more)
     with pytest.raises(InputError, match=r"was begun with another backbone\.0\.bias, which is not sampled"):
         sample(Net(), rings(), only="head", **more)
-    longer = sample(model, rings(), recipe=tmp_path / "run", epochs=20, out=tmp_path / "run", progress=None)
+    longer = sample(model, rings(), recipe=tmp_path / "run", epochs=24, out=tmp_path / "run", progress=None)
     assert len(longer) > len(shorter)
     assert set(longer.state(-1)) == HEAD, "the recipe of the run says which part"
     with pytest.raises(InputError, match=r"the network lacks backbone\.[a-z0-9._]+, a part that was not sampled"):

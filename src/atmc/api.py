@@ -39,7 +39,7 @@ from atmc.engine import first_fit
 from atmc.engine.features import with_features
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
-from atmc.engine.run_data import RunData
+from atmc.engine.run_data import RunData, first_outputs
 from atmc.engine.runner import RunResult, run
 from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import StepSize, find_step_size
@@ -61,7 +61,7 @@ from atmc.recipe.toml_files import override_words
 from atmc.recipe.validation import check_recipe
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir, labels_file
-from atmc.target.likelihoods import LocationScale
+from atmc.target.likelihoods import LocationScale, OwnLikelihood, is_law, own_likelihood
 
 if TYPE_CHECKING:
     from atmc.nn.parts import Only
@@ -128,7 +128,8 @@ def sample(
             Normal(0, 1/fan-in) for regressions whose targets are standardised.
         likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
             Other labels are a regression with unknown noise ("learned-noise"), whose targets are standardised inside;
-            "heteroscedastic" (two outputs for each target) and "student-t" are others.
+            "heteroscedastic" (two outputs for each target) and "student-t" are others. Or any object of your own with
+            `nll(outputs, y)` and, for predictions, `predict(outputs)` (`atmc.target.likelihoods.own`).
         temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (for
             classes also likelihoods) in short pilots that together cost less than the run, prints one table, and goes
             on with the best on all data (`posterior.pilots`).
@@ -155,6 +156,9 @@ def sample(
         batch_size = loader_batch(data)
     check_batch(batch_size, len(train))
     given = RunData(train, {split: suited(model, found) for split, found in evaluation(data, test).items()})
+    if is_law(likelihood):
+        likelihood = own_likelihood(likelihood, first_outputs(model, train)[0], train.labels)
+    mine = likelihood if isinstance(likelihood, OwnLikelihood) else None
     began = time.monotonic()
     pilots: list[Pilot] = []
     if isinstance(temperature, str):
@@ -177,11 +181,14 @@ def sample(
         epochs = LONG if quick else STEPS * (100 if epochs is None else epochs)
         _check_longer(out, epochs)
     past = _begun(out, source, epochs) if isinstance(source, str) else None
-    rank = _noise_rank(source, model, train, batch_size)
+    part = model if only is None else with_only(model, names_of(model, only))
+    rank = _noise_rank(source, part, train, batch_size)
     settings = _settings(past or source, train, epochs, overrides, noise_rank=rank, batch=batch_size)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
-    law = build_likelihood(dataclasses.replace(settings, target=section))
+    law = build_likelihood(dataclasses.replace(settings, target=section), mine)
+    if isinstance(law, OwnLikelihood) and law.law is None:
+        raise InputError(f"this run was begun with {law.name}, a likelihood of your own: pass it as likelihood=")
     chosen = settings.model.only if only is None else names_of(model, only)
     own = with_only(model, chosen) if chosen else copy.deepcopy(model)
     own = without_crash_(law.network(own) if hasattr(law, "network") else own)  # with the noise, if that is sampled too
@@ -209,7 +216,7 @@ def sample(
             sampler=_at(settings.sampler, temperature),
         )
         walker = start_weights(own, about, 0)
-        found = _pace(walker, train, about, kind, batch, pick_device(place), teller)
+        found = _pace(walker, train, about, kind, batch, pick_device(place), teller, law)
         learned = isinstance(law, LocationScale)
         settings = _settings(source, train, epochs, overrides, found, rank, learned, batch_size)
     settings = dataclasses.replace(
@@ -229,8 +236,11 @@ def sample(
         if time_budget is not None and pilots:
             left = max(0.1 * time_budget, time_budget - (time.monotonic() - began))
         rows = [pilot.to_dict() for pilot in pilots]
-        ended = run(settings, folder, left, teller, model=own, data=given, prior=kind, pilots=rows, fixed=rest)
-        posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
+        ended = run(
+            settings, folder, left, teller, model=own, data=given, prior=kind, pilots=rows, fixed=rest, likelihood=mine
+        )
+        reached = _reached(settings, len(train), ended)
+        posterior = _posterior(Path(folder), model, out is not None, ended, reached, mine)
         _say_if_off(Path(folder), out is not None)
         if scored is not None:
             _say_if_unscored(Path(folder), scored)
@@ -424,11 +434,11 @@ def _pace(
     batch: int,
     device: torch.device,
     teller: Progress,
+    likelihood: Any,
 ) -> StepSize:
     """How fast this network may be sampled on these data, searched for as the run will go: with its threads."""
     from atmc.target import Potential
 
-    likelihood = build_likelihood(settings)
     began, said = time.monotonic(), False
 
     def potential(copy: nn.Module) -> Any:
@@ -523,7 +533,9 @@ def _reached(settings: Recipe, examples: int, ended: RunResult) -> str:
     return f"{why} at epoch {there:.0f} of {whole:.0f}, {plural(ended.samples, 'sample')}"
 
 
-def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, reached: str) -> "Posterior":
+def _posterior(
+    folder: Path, model: nn.Module, kept: bool, ended: RunResult, reached: str, likelihood: Any = None
+) -> "Posterior":
     """The samples of a run, with a word where it was stopped or they are too few; `RunError` where there are none."""
     from atmc.common.text import plural
     from atmc.posterior import Posterior
@@ -535,7 +547,7 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
             raise RunError(f"{reached}; {go_on}")
         cure = "give a larger time_budget, or fewer epochs" if ended.status == "budget" else "let it run for longer"
         raise RunError(f"there was no time for a single sample: {cure}")
-    posterior = Posterior.from_run(found, model)
+    posterior = Posterior.from_run(found, model, likelihood)
     few = len(posterior) < FEW and found.recipe.sampler.name != "sgd"
     if ended.status == "interrupted" or (ended.status == "budget" and few):
         warnings.warn(f"{reached}; {go_on}", stacklevel=3)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atmc.common.errors import InputError
 from atmc.recipe.settings import TargetSection
-from atmc.target.likelihoods import LIKELIHOODS, Likelihood, LocationScale, build
+from atmc.target.likelihoods import LIKELIHOODS, Likelihood, LocationScale, OwnLikelihood, build
 
 STANDARDISED = tuple(name for name, kind in LIKELIHOODS.items() if issubclass(kind, LocationScale))
 DIGITS = 7  # of center and spread: enough, and the same on every machine
@@ -21,6 +21,9 @@ def with_likelihood(section: TargetSection, given: Any, labels: Tensor) -> Targe
     Whole numbers are classes; other labels a regression with unknown noise. Its targets are standardised by the
     likelihood itself, by their mean and standard deviation, unless it says otherwise.
     """
+    if isinstance(given, OwnLikelihood):
+        about = {"task": given.task, "name": given.name}
+        return dataclasses.replace(section, likelihood="custom", likelihood_options=about)
     if isinstance(given, str):
         given = build(given)
     if given is None:
@@ -31,7 +34,9 @@ def with_likelihood(section: TargetSection, given: Any, labels: Tensor) -> Targe
     if name is None:
         kind = given.__name__ if isinstance(given, type) else type(given).__name__
         cure = f": pass {kind}()" if isinstance(given, type) and issubclass(given, Likelihood) else ""
-        raise InputError(f"likelihood must be one of atmc.likelihoods, not a {kind}{cure}")
+        raise InputError(
+            f"likelihood must be one of atmc.likelihoods, or an object with nll(outputs, y), not a {kind}{cure}"
+        )
     if isinstance(given, LocationScale) and given.center is None:
         given = standardising(given, labels)
     options = {key: value for key, value in dataclasses.asdict(given).items() if value is not None}

@@ -161,7 +161,7 @@ def test_a_prior_may_be_a_rule_a_set_or_one_prior():
     [
         ({"likelihood": torch.nn.CrossEntropyLoss()}, r"likelihood must be .*Categorical\(\).*, not CrossEntropyLoss"),
         ({"likelihood": likelihoods.Categorical}, "likelihood must be .*, not Categorical$"),
-        ({"likelihood": "categorical"}, r"likelihood must be .*made from atmc\.likelihoods\.Likelihood.*, not str"),
+        ({"likelihood": "categorical"}, r"likelihood must be .*an object with nll.*, not str"),
         ({"model": torch.relu}, r"model must be a torch\.nn\.Module"),
         ({"temper": "cold"}, "temper must be a positive, finite number, not 'cold'"),
         ({"prior": priors.gaussian}, r"prior must be a rule, as atmc\.priors\.gaussian\(1\.0\)"),

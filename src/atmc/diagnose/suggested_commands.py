@@ -129,7 +129,9 @@ def another(path: str) -> str:
 
 
 def _call(recipe: Recipe) -> str:
-    own = [f"{name}={name}" for name, used in (("test", recipe.run.evaluate), ("prior", _own_prior(recipe))) if used]
+    given = recipe.target.likelihood == "custom"
+    parts = (("test", recipe.run.evaluate), ("prior", _own_prior(recipe)), ("likelihood", given))
+    own = [f"{name}={name}" for name, used in parts if used]
     return ", ".join(["atmc.sample(model, data", *own])
 
 

@@ -56,10 +56,13 @@ class Chain(DeviceLoop):
         device: torch.device,
         world: World,
         rule: Any = None,
+        likelihood: Any = None,
         leader: "Chain | None" = None,
     ) -> None:
         twin = copy.deepcopy(model)  # before the network is moved and compiled
-        super().__init__(number, recipe, schedule, model, feed, device, world, log_steps(recipe, schedule), rule)
+        super().__init__(
+            number, recipe, schedule, model, feed, device, world, log_steps(recipe, schedule), rule, likelihood
+        )
         splits = data.evaluate if world.writes else {}
         batch, workers = recipe.run.evaluate_batch, recipe.data.workers
         likelihood = self.potential.likelihood

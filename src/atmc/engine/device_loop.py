@@ -43,6 +43,7 @@ class DeviceLoop:
         world: World,
         window: int,
         rule: Any = None,
+        likelihood: Any = None,
     ) -> None:
         self.number, self.recipe, self.schedule, self.device, self.world = number, recipe, schedule, device, world
         self.model = model.to(device)
@@ -54,7 +55,7 @@ class DeviceLoop:
             self.model,
             feed.num_data,
             build_prior(recipe, self.model, rule),
-            build_likelihood(recipe),
+            build_likelihood(recipe, likelihood),
             improper_ok=True,
             validate=False,
         )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from atmc.engine.step_stability import FAR
+from atmc.target.likelihoods import OwnLikelihood
 
 _MANY = 4096  # labels that are enough for a mean
 # A stored zero counts as the smallest float32, here and in `atmc evaluate` (posterior/arrays.py): 103 nats.
@@ -35,6 +36,8 @@ class Guess:
 
 def guess(likelihood: Any, labels: Tensor, classes: int) -> Guess:
     """What guessing costs under `likelihood` for examples with these labels."""
+    if isinstance(likelihood, OwnLikelihood) and likelihood.task != "classification":
+        return Guess(math.inf, math.inf)  # what outputs know nothing is not known: only what is not finite is refused
     few = labels[torch.linspace(0, len(labels) - 1, min(len(labels), _MANY)).round().long()]
     if likelihood.task == "classification":
         cost = math.log(classes) if classes > 1 else 1.0
@@ -61,7 +64,11 @@ def best_constant(likelihood: Any, labels: Tensor) -> dict[str, float]:
 def score(likelihood: Any, probs: Tensor, labels: Tensor) -> dict[str, float]:
     """Accuracy and NLL of probabilities, or the RMSE of a regression's outputs; the numbers of `atmc evaluate`."""
     if likelihood.task != "classification":
+        if isinstance(likelihood, OwnLikelihood) and not callable(getattr(likelihood.law, "predict", None)):
+            return {}
         found = likelihood.predict(probs)
+        if found.numel() != labels.numel():
+            return {}
         error = (found - labels.to(found.dtype).reshape(found.shape)).double()
         return {"rmse": math.sqrt(float(error.square().mean()))}
     chosen = probs.double().gather(1, labels.reshape(-1, 1).long()).clamp_min(SMALLEST)

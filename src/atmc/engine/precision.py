@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from atmc.nn.parts import Tail
+from atmc.nn.with_noise import WithNoise
 from atmc.recipe.settings import Recipe
 
 
@@ -25,5 +27,5 @@ def precision_for(recipe: Recipe, model: nn.Module) -> Precision:
     """What a run of this recipe does with this network."""
     if recipe.run.precision == "float32":
         return Precision(torch.float32, None)
-    ours = type(model).__module__.startswith("atmc.nn")
+    ours = type(model).__module__.startswith("atmc.nn") and not isinstance(model, Tail | WithNoise)
     return Precision(torch.bfloat16, None) if ours else Precision(torch.float32, torch.bfloat16)

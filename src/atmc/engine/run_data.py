@@ -11,6 +11,7 @@ from atmc import data
 from atmc.common.errors import InputError
 from atmc.data import ImageData, Source
 from atmc.recipe.settings import Recipe
+from atmc.target.likelihoods import OwnLikelihood
 
 if TYPE_CHECKING:
     from atmc.storage.run_directory import RunDir
@@ -124,7 +125,8 @@ def check_labels(outputs: Tensor, y: Tensor, labels: Tensor, likelihood: Any, ev
 
     Targets of a regression that is only `evaluated` may lack an axis of length 1, as `Evaluator` allows.
     """
-    if evaluated and likelihood.task != "classification" and y.numel() == outputs.numel():
+    own = isinstance(likelihood, OwnLikelihood)  # takes targets as they are
+    if evaluated and not own and likelihood.task != "classification" and y.numel() == outputs.numel():
         y = y.reshape(outputs.shape)
     likelihood.check_shapes(outputs, y)
     likelihood.check_values(outputs, labels)

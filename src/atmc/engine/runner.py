@@ -69,6 +69,7 @@ def run(
     prior: Any = None,
     fixed: dict[str, Tensor] | None = None,
     pilots: Sequence[dict[str, Any]] = (),
+    likelihood: Any = None,
 ) -> RunResult:
     """Run `recipe` in the folder `out`, or go on with it there.
 
@@ -92,7 +93,7 @@ def run(
             teller = choose_progress() if progress == "auto" else progress or Progress()
             if recipe.run.tensorboard and world.writes:
                 teller = WithBoard(teller, folder / "tensorboard")
-            runner = Runner(recipe, folder, device, world, model, data, prior, teller, fixed, pilots)
+            runner = Runner(recipe, folder, device, world, model, data, prior, teller, fixed, pilots, likelihood)
             stack.callback(runner.close)
         deadline = None if time_budget is None else began + time_budget
         with _signals(runner):
@@ -115,6 +116,7 @@ class Runner:
         progress: Progress,
         fixed: dict[str, Tensor] | None = None,
         pilots: Sequence[dict[str, Any]] = (),
+        likelihood: Any = None,
     ) -> None:
         self.recipe, self.world, self.folder, self.stop_asked = recipe, world, folder, False
         self.progress = progress if world.rank == 0 else Progress()
@@ -123,7 +125,7 @@ class Runner:
         data = data if data is not None else load_data(recipe)
         numbers = world.chains(recipe)
         first = model if model is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
-        check_fits(first, data, recipe, build_likelihood(recipe))
+        check_fits(first, data, recipe, build_likelihood(recipe, likelihood))
         check_length(recipe, len(data.train))
         self.schedule = make_schedule(recipe, len(data.train))  # only now: too large a batch would be blamed on it
         try_optimizer(recipe, first, device)
@@ -136,7 +138,9 @@ class Runner:
                 own = first if position == 0 else build_model(recipe, data.train.shape, data.classes, number)
             batches = feed if position == 0 else feed.with_seed(chain_seed(recipe.seed, number, "order"))
             leader = self.chains[0] if self.chains else None
-            self.chains.append(Chain(number, recipe, self.schedule, data, own, batches, device, world, prior, leader))
+            self.chains.append(
+                Chain(number, recipe, self.schedule, data, own, batches, device, world, prior, likelihood, leader)
+            )
         # Only now, when nothing of the recipe can turn out to be wrong any more, does the folder become its run.
         if world.rank == 0:
             known = first.network if isinstance(first, WithNoise) else first

@@ -88,7 +88,10 @@ class Evaluator:
         probs, labels = self._on_probe(sample)
         if labels is None:
             return {}
-        found = {"single": score(self.likelihood, probs, labels), "guess": best_constant(self.likelihood, labels)}
+        single = score(self.likelihood, probs, labels)
+        if not single:
+            return {}
+        found = {"single": single, "guess": best_constant(self.likelihood, labels)}
         known = self.total.get(TRAINING)
         if known is not None or self.count == 1:  # a checkpoint of an older version has none
             self.total[TRAINING] = whole = probs if known is None else known + probs

@@ -31,10 +31,16 @@ from atmc.posterior.inputs import Pixels, looks_up, precision_of, with_labels
 from atmc.posterior.predict import predict, sample_probs
 from atmc.posterior.samples import Likelihood, Samples, as_bank, check_state
 from atmc.posterior.uncertainty import Prediction
+from atmc.target.likelihoods import OwnLikelihood, is_law, own_likelihood
 
 if TYPE_CHECKING:
     from atmc.posterior.distill import Distilled
     from atmc.posterior.regression import Estimate
+
+
+def _is_own(likelihood: Any) -> bool:
+    """Whether a likelihood is an object that has no `probs`, which is all that the others are asked for."""
+    return is_law(likelihood) and not hasattr(likelihood, "probs")
 
 
 class Posterior:
@@ -60,7 +66,7 @@ class Posterior:
         self.chains = tuple(chains) if chains is not None else tuple(int(chain_of(i)) for i in range(len(bank)))
         self.weights: Floats = check_weights(weights, len(bank)) if len(bank) else np.zeros(0)
         self.model = model
-        self.likelihood = likelihood
+        self.likelihood: Any = own_likelihood(likelihood) if _is_own(likelihood) else likelihood
         self.mean, self.std = tuple(mean), tuple(std)
         self.classes = tuple(classes) if classes else None
         self.example = example  # a few real inputs, for checking what is exported
@@ -256,8 +262,11 @@ class Posterior:
 
     def regress(self, x: Any, **how: Any) -> Estimate:
         """Mean and variance of the predictive of a regression; see `atmc.posterior.regression`."""
+        from atmc.posterior import own_scores
         from atmc.posterior.regression import regress
 
+        if isinstance(self.likelihood, OwnLikelihood) and self.is_regression:
+            return own_scores.estimate(self, self.likelihood, x, **how)
         return regress(self, x, **how)
 
     def sample_probs(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Tensor:
@@ -276,6 +285,10 @@ class Posterior:
 
         if labels is None:
             x, labels = with_labels(x)
+        if isinstance(self.likelihood, OwnLikelihood) and self.is_regression:
+            from atmc.posterior import own_scores
+
+            return own_scores.scores(self, self.likelihood, x, labels, **how)
         law = regression.law_of(self.likelihood)
         if law is not None:
             return regression.summary(self.sample_probs(x, **how), labels, law, self.weights)
@@ -289,18 +302,18 @@ class Posterior:
         return save(self, Path(folder))
 
     @staticmethod
-    def load(folder: str | Path, model: nn.Module | None = None) -> Posterior:
-        """Open what `save` or `export` wrote; a custom network must be given as `model`."""
+    def load(folder: str | Path, model: nn.Module | None = None, likelihood: Any = None) -> Posterior:
+        """Open what `save` or `export` wrote; a network or likelihood of one's own must be given."""
         from atmc.posterior.save_load import load
 
-        return load(Path(folder), model)
+        return load(Path(folder), model, likelihood)
 
     @staticmethod
-    def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
-        """The samples of a run directory, all chains together; `model` as for `load`."""
+    def from_run(folder: Any, model: nn.Module | None = None, likelihood: Any = None) -> Posterior:
+        """The samples of a run directory, all chains together; `model` and `likelihood` as for `load`."""
         from atmc.posterior.save_load import from_run
 
-        return from_run(folder, model)
+        return from_run(folder, model, likelihood)
 
     def distill(self, x: Any, **how: Any) -> Distilled:
         """One network that matches the predictive; see `atmc.posterior.distill.distill`."""

@@ -101,8 +101,8 @@ def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
     return folder
 
 
-def load(folder: Path, model: nn.Module | None = None) -> Posterior:
-    """Open a saved posterior; `model` is the network if it cannot be rebuilt from JSON."""
+def load(folder: Path, model: nn.Module | None = None, own: Any = None) -> Posterior:
+    """Open a saved posterior; `model` and `own` are network and likelihood if they cannot be rebuilt from JSON."""
     path = Path(folder) / NAME
     try:
         about = json.loads(read_file(path))
@@ -119,7 +119,7 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
                     "pass it as Posterior.load(folder, model=...)"
                 )
             model = rebuild(about["network"])
-        likelihood = rebuild_likelihood(about["likelihood"])
+        likelihood = with_own(rebuild_likelihood(about["likelihood"]), own)
         model = sampled(model, likelihood)
         if about.get("fixed") is not None:
             from atmc.storage.files import read_tensors
@@ -158,7 +158,7 @@ def checksum(about: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
+def from_run(folder: Any, model: nn.Module | None = None, own: Any = None) -> Posterior:
     """The posterior of a run directory; pixels are standardised as the run's training data were."""
     from atmc.storage.run_directory import RunDir, fixed_tensors
 
@@ -168,7 +168,7 @@ def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
         model = run.model()
         section = run.recipe.to_dict()["model"]
         model.made_by = {"recipe": section, "shape": list(about["shape"]), "classes": len(about["classes"])}  # type: ignore[assignment]
-    likelihood = run.likelihood()
+    likelihood = with_own(run.likelihood(), own)
     model = sampled(model, likelihood)
     if kept := fixed_tensors(run.top):
         model = load_fixed_(copy.deepcopy(model), kept)
@@ -191,6 +191,18 @@ def sampled(model: nn.Module, likelihood: Any) -> nn.Module:
     return found
 
 
+def with_own(known: Any, own: Any) -> Any:
+    """A likelihood of a person's own is known by its name; `own` is the thing itself, where it is given."""
+    from atmc.target.likelihoods import OwnLikelihood
+
+    if not isinstance(known, OwnLikelihood) or own is None:
+        return known
+    given = own.law if isinstance(own, OwnLikelihood) else own
+    if type(given).__name__ != known.name:
+        raise InputError(f"the likelihood was {known.name}, not {type(given).__name__}: pass that one")
+    return dataclasses.replace(known, law=given)
+
+
 def describe_likelihood(likelihood: Likelihood | None) -> dict[str, Any] | None:
     """Class name and fields of one of atmc's likelihoods; None is the softmax."""
     if likelihood is None:
@@ -198,7 +210,7 @@ def describe_likelihood(likelihood: Likelihood | None) -> dict[str, Any] | None:
     kind = type(likelihood)
     if not kind.__module__.startswith("atmc.target."):
         raise ValueError(f"a likelihood of class {kind.__name__} cannot be saved: only those of atmc.likelihoods can")
-    fields = {f.name: getattr(likelihood, f.name) for f in dataclasses.fields(likelihood)}  # type: ignore[arg-type]
+    fields = {f.name: getattr(likelihood, f.name) for f in dataclasses.fields(likelihood) if f.compare}  # type: ignore[arg-type]
     return {"class": kind.__name__, "args": fields}
 
 

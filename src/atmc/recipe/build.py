@@ -112,11 +112,13 @@ def build_prior(recipe: Recipe, model: nn.Module, rule: Any = None) -> Any:
     return priors.build(recipe.target.prior, recipe.target.prior_scale).assign(model)
 
 
-def build_likelihood(recipe: Recipe) -> Any:
-    """The likelihood of the labels."""
+def build_likelihood(recipe: Recipe, given: Any = None) -> Any:
+    """The likelihood of the labels; `given` is the user's own, where the recipe says "custom"."""
     from atmc.target import likelihoods
 
     section = recipe.target
+    if section.likelihood == "custom":
+        return given if given is not None else likelihoods.OwnLikelihood(**section.likelihood_options)
     made = likelihoods.build(section.likelihood)
     known = [field.name for field in dataclasses.fields(made)]  # type: ignore[arg-type]
     for name in section.likelihood_options:

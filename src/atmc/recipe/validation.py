@@ -81,7 +81,7 @@ def _names() -> dict[str, list[str]]:
     return {
         "sampler.name": [*SAMPLERS, "sgd"],
         "target.prior": [*RULES, "custom", "none"],
-        "target.likelihood": list(LIKELIHOODS),
+        "target.likelihood": [*LIKELIHOODS, "custom"],
     }
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from atmc.common.errors import InputError
-from atmc.target.likelihoods import Categorical, Likelihood
+from atmc.target.likelihoods import Categorical, Likelihood, is_law, own_likelihood
 from atmc.target.priors import Flat, Prior, PriorRule, PriorSet, on
 from atmc.target.priors.rules import owners
 
@@ -50,7 +50,7 @@ class Potential:
         model: nn.Module,
         num_data: int,
         prior: PriorRule | PriorSet | Prior | None,
-        likelihood: Likelihood | None = None,
+        likelihood: Any = None,
         *,
         temper: float = 1.0,
         improper_ok: bool | None = None,
@@ -58,11 +58,13 @@ class Potential:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+        if is_law(likelihood):
+            likelihood = own_likelihood(likelihood)
         if likelihood is not None and not isinstance(likelihood, Likelihood):
             given = likelihood.__name__ if isinstance(likelihood, type) else type(likelihood).__name__
             raise InputError(
-                "likelihood must be one of atmc.likelihoods, as Categorical() or Gaussian(scale), one of a class made "
-                f"from atmc.likelihoods.Likelihood, or None for Categorical(), not {given}"
+                "likelihood must be one of atmc.likelihoods, as Categorical() or Gaussian(scale), an object with "
+                f"nll(outputs, y), or None for Categorical(), not {given}"
             )
         self.model = model
         self.num_data = _count(num_data)

@@ -9,6 +9,7 @@ from atmc.common.suggest import did_you_mean
 from atmc.target.likelihoods.dirichlet import DirClip, NoisyDirichlet
 from atmc.target.likelihoods.learned_noise import Heteroscedastic, LearnedNoise, LocationScale, StudentT
 from atmc.target.likelihoods.likelihood import Likelihood, RegressionLikelihood
+from atmc.target.likelihoods.own import OwnLikelihood, is_law, own_likelihood
 from atmc.target.likelihoods.standard import Categorical, Gaussian
 
 __all__ = [
@@ -21,9 +22,12 @@ __all__ = [
     "Likelihood",
     "LocationScale",
     "NoisyDirichlet",
+    "OwnLikelihood",
     "RegressionLikelihood",
     "StudentT",
     "build",
+    "is_law",
+    "own_likelihood",
 ]
 
 #: By the names that recipes use.
