@@ -80,6 +80,7 @@ WHOLE = 512  # examples up to which a batch is all of them: mini-batches of so f
 STEPS = 16  # steps an epoch, at least
 QUICK = 3e6  # operations of a forward pass of all data up to which the default is LONG steps, about 15 s on one core
 LONG = 32_000
+FIRST = 500  # steps of SGD first, where every step uses all data; of a shorter run as many as it has
 NOISE_RANK = 16  # directions of the gradient noise along which friction balances it, for networks up to
 SMALL_NETWORK = 200_000  # parameters: 33 more numbers for each of them
 
@@ -274,12 +275,15 @@ def default_recipe(
     )
     if batch == num_data:  # no noise to be annealed away: constant steps, up to 60 samples after the first third
         every = max(1, (epochs - schedule.burn_in_epochs) // 60)
-        schedule = dataclasses.replace(schedule, kind="constant", cycle_epochs=None, sample_every_steps=every)
+        warm = max(schedule.warm_start_epochs, min(FIRST, epochs))  # so little friction takes long to end a fall
+        schedule = dataclasses.replace(
+            schedule, kind="constant", cycle_epochs=None, sample_every_steps=every, warm_start_epochs=warm
+        )
     if learned_noise:
         schedule = dataclasses.replace(
             schedule,
             warm_start_optimizer="adam",
-            warm_start_epochs=first_fit.warm_epochs(epochs),
+            warm_start_epochs=min(first_fit.EPOCHS, epochs) if batch == num_data else first_fit.warm_epochs(epochs),
             warm_start_lr=first_fit.LR,
         )
     if sampler == "sgd":
@@ -301,10 +305,16 @@ def default_recipe(
         # As an optimizer a sampler is SGD with rate speed² N on the mean loss: so the speed that makes it that rate.
         speed = math.sqrt(pace.rate / num_data)
         # Friction takes noise out; where there is none, less of it lets soft directions mix in fewer steps.
-        momentum = 0.99 if batch == num_data else 0.9
+        momentum, init = (0.99, "law") if batch == num_data else (0.9, "zero")
         # The paper's ratio of speeds. The limit also keeps a light thermostat from remembering a stormy start.
         moves = SamplerSection(
-            name=sampler, lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=momentum, noise_rank=noise_rank
+            name=sampler,
+            lr=1e-3,
+            speed=speed,
+            max_speed=speed / 0.3,
+            momentum=momentum,
+            momentum_init=init,
+            noise_rank=noise_rank,
         )
     return Recipe(
         name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=schedule, run=RunSection(compile=True)

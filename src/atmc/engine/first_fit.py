@@ -21,9 +21,9 @@ STEPS = 500  # of the copy
 # Of the chain's warm start, at most: with hundreds of examples the best fit of all has far too little noise, and a
 # chain that starts there is thrown out (yacht, validation: 2,000 epochs; 500 were fine).
 EPOCHS = 500
-# The rate of a sampler as a multiple of what `step_size_search` allows at the fitted copy. Thermostats damp the few
-# directions that are too stiff for it, and the others mix faster: of 1, 3 and 12 the middle one was best on validation
-# parts of boston, concrete, energy and yacht.
+# The rate of a sampler as a multiple of what `step_size_search` allows at the fitted copy, with mini-batches.
+# Thermostats damp the few directions that are too stiff for it, and the others mix faster. Set by hand, after a scan of
+# rates on the validation parts of boston, concrete, energy and yacht; boston and yacht often preferred more.
 FASTER = 3.0
 
 
