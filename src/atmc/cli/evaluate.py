@@ -57,10 +57,15 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
 
 def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
     from atmc.posterior import metrics
+    from atmc.posterior.arrays import floor_of
+    from atmc.posterior.intervals import spreads
 
     probs, labels = reading.probs(split, data, device), data.labels
     result = metrics.summary(probs, labels)
-    if split == "test" and (scaled := reading.scaled(metrics.predictive(probs), labels)):
+    mean = metrics.predictive(probs)
+    found = spreads(mean, labels, floor_of(probs))
+    result["intervals"] = {name: [spread.low, spread.high] for name, spread in found.items()}
+    if split == "test" and (scaled := reading.scaled(mean, labels)):
         result["scaled"] = {**scaled[0], "temperature": scaled[1]}
     return result
 

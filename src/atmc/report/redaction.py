@@ -43,6 +43,7 @@ class Hidden:
         """A run without paths in its texts. `data` keeps its name, by which runs are compared."""
         return replace(
             run,
+            path=self.text(run.path),
             recipe=self.text(run.recipe),
             notes=tuple(map(self.text, run.notes)),
             facts={key: self.text(value) for key, value in run.facts.items()},
