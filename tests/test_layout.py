@@ -32,8 +32,19 @@ MAY_IMPORT = {
         "api_arguments",
     },
     "api_arguments": {"data", "nn", "engine"},
-    "cli": {"data", "recipe", "storage", "engine", "posterior", "diagnose", "report"},
-    "__init__": {"api", "posterior", "recipe", "samplers", "target"},
+    "comparison": {
+        "data",
+        "nn",
+        "target",
+        "recipe",
+        "storage",
+        "engine",
+        "posterior",
+        "api",
+        "api_arguments",
+    },
+    "cli": {"data", "recipe", "storage", "engine", "posterior", "diagnose", "report", "comparison"},
+    "__init__": {"api", "comparison", "posterior", "recipe", "samplers", "target"},
     "__main__": {"cli"},
 }
 

@@ -122,6 +122,44 @@ def report(
     return verb(runs, out=out, figures=figures, ood=ood or [], as_json=as_json)
 
 
+@app.command(epilog="Example: atmc compare prices.csv --target price    or: atmc compare folder:pictures")
+def compare(
+    source: Annotated[
+        str, typer.Argument(metavar="DATA", help="A .csv table, a recipe, or folder:PATH with images of each class.")
+    ],
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column of a table to predict; default the last.")
+    ] = None,
+    noise: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="Noise of a table's target, in its own units.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one setting of a recipe.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the sampler; all get what these cost.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", metavar="NAME", help="Only some of the methods; may be repeated.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Seeds to repeat all of it with.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    as_json: AsJson = False,
+) -> int:
+    """Compare ATMC with SGD, deep ensemble, SWA, SWAG, MC dropout and last-layer Laplace at equal compute."""
+    from atmc.cli.compare import compare as verb
+
+    return verb(
+        source,
+        target=target,
+        noise=noise,
+        settings=settings or [],
+        epochs=epochs,
+        methods=method or [],
+        repeats=repeats,
+        seed=seed,
+        as_json=as_json,
+    )
+
+
 @app.command(epilog="Example: atmc predict runs/first photo.png scans/*.jpg --json")
 def predict(
     run: Run,
