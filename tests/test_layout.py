@@ -43,7 +43,8 @@ MAY_IMPORT = {
         "api",
         "api_arguments",
     },
-    "cli": {"data", "recipe", "storage", "engine", "posterior", "diagnose", "report", "comparison"},
+    "serve": {"data", "posterior", "report"},
+    "cli": {"data", "recipe", "storage", "engine", "posterior", "diagnose", "report", "comparison", "serve"},
     "__init__": {"api", "comparison", "posterior", "recipe", "samplers", "target"},
     "__main__": {"cli"},
 }

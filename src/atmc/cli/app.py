@@ -181,6 +181,22 @@ def predict(
     return verb(run, images, top=top, size=size, invert=invert, device=device, as_json=as_json)
 
 
+@app.command(epilog="Example: atmc serve runs/first --port 8000")
+def serve(
+    run: Run,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes any that is free.")] = 8000,
+    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="Let other machines in; needs a token.")] = False,
+    token: Annotated[
+        str | None, typer.Option(envvar="ATMC_TOKEN", help="Every request must have it; at least 16 characters.")
+    ] = None,
+) -> int:
+    """Serve a page on this machine to try the model on: drop an image or type a row of numbers."""
+    from atmc.cli.serve import serve as verb
+
+    return verb(run, host=host, port=port, allow_remote=allow_remote, token=token)
+
+
 @app.command(epilog="Example: atmc doctor runs/first")
 def doctor(run: Run, as_json: AsJson = False) -> int:
     """Check the convergence of a run: temperatures, thermostat, R-hat, effective sample size, and what to change."""
