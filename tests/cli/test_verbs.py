@@ -296,8 +296,33 @@ def test_a_saved_posterior_is_told_from_a_run(tiny):
     assert atmc("export", tiny, "saved", "--no-onnx").code == 0
     for line in (("evaluate", "saved"), ("report", "saved"), ("doctor", "saved"), ("distill", "saved", "student")):
         fails(*line, match="saved is a saved posterior")
-    fails("export", "saved", "again", match="--no-onnx")
     assert atmc("export", "saved", "again", "--no-onnx").code == 0
+
+
+def test_a_distilled_network_and_a_saved_posterior_become_onnx(tiny):
+    pytest.importorskip("onnxruntime")
+    assert atmc("distill", tiny, "student", "--epochs", "1").code == 0
+    result = atmc("export", "student", "exported")
+    assert result.code == 0, result
+    assert "1 sample in exported" in result.out
+    about = json.loads(Path("exported/posterior.json").read_text())
+    assert about["onnx"]["input"] == {"dtype": "uint8", "shape": about["input"]["shape"]}
+    assert about["onnx"]["largest_difference"] < 1e-4
+    assert Path("exported/posterior.onnx").stat().st_size > 1000
+
+
+def test_predict_takes_folders(tiny):
+    from PIL import Image
+
+    Path("some/deeper").mkdir(parents=True)
+    for name in ("some/b.png", "some/deeper/a.PNG"):
+        Image.new("L", (8, 8), 90).save(name)
+    Path("some/notes.txt").write_text("no image")
+    Image.new("L", (8, 8), 20).save("alone.png")
+    found = json.loads(atmc("predict", tiny, "alone.png", "some", "--json").out)
+    assert [entry["file"] for entry in found["images"]] == ["alone.png", "some/b.png", "some/deeper/a.PNG"]
+    Path("none").mkdir()
+    fails("predict", tiny, "none", match="none is a folder without images")
 
 
 def test_a_file_where_a_folder_is_wanted(tiny):

@@ -163,7 +163,7 @@ def compare(
 @app.command(epilog="Example: atmc predict runs/first photo.png scans/*.jpg --json")
 def predict(
     run: Run,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to print for each image.")] = 3,
     size: Annotated[str | None, typer.Option(metavar="WxH", help="Image size of a saved posterior without it.")] = None,
     invert: Annotated[

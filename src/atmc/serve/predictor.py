@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from atmc.common.errors import InputError, RunError
-from atmc.data.dataset_names import Name
 from atmc.data.image_decoding import View, as_example, decode
 from atmc.posterior import Posterior
 from atmc.posterior.uncertainty import Prediction, from_probs
@@ -65,6 +64,7 @@ class Predictor:
             std=posterior.std,
             classes=posterior.classes,
             shape=posterior.shape,
+            crop=posterior.crop,
         )
         self.name, self.view, self.rule, self.examples = name, view, rule, tuple(examples)
         self._one = threading.Lock()
@@ -186,19 +186,18 @@ def open_predictor(path: Path) -> Predictor:
         raise InputError(f"there is no run directory {path}; make one with atmc sample RECIPE --out {path}")
     if (path / "posterior.json").is_file():
         posterior = Posterior.load(path)
-        return Predictor(posterior, path.resolve().name, _view(posterior, 1.0))
+        return Predictor(posterior, path.resolve().name, _view(posterior))
     reading = Reading(path)
-    parts = Name.parse(reading.recipe.data.name)
     posterior = reading.posterior
-    view = _view(posterior, parts.real("crop", 1.0) if parts else 1.0)
+    view = _view(posterior)
     return Predictor(posterior, reading.recipe.name, view, _rule(reading, posterior), _examples(reading, view))
 
 
-def _view(posterior: Posterior, crop: float) -> View | None:
+def _view(posterior: Posterior) -> View | None:
     shape = posterior.shape
     if shape is None or len(shape) != 3 or shape[0] not in (1, 3) or not posterior.mean:
         return None
-    return View.of(shape, crop)
+    return View.of(shape, posterior.crop)
 
 
 def _rule(reading: Reading, posterior: Posterior) -> Rule | None:
