@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from atmc.nn import build, norm_functions, standardisation
 from atmc.nn.norm_functions import ACTS, KINDS, norm_act, norm_act_reference
+from graph_timing import milliseconds, recorded, slowest, take_turns
 
 WRN16 = {"name": "wide-resnet", "depth": 16, "width": 4}
 WRN28 = {"name": "wide-resnet", "depth": 28, "width": 10}
@@ -206,13 +207,8 @@ def kernel_times(kind: str, shape: tuple[int, ...]) -> tuple[float, float]:
 
     found = []
     for launch in (forward, backward):
-        launch()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(20):
-                launch()
-        found.append(statistics.median(milliseconds(graph.replay, 3) for _ in range(9)) / 20 * 1e3)
+        replay = recorded(launch, repeats=20)
+        found.append(statistics.median(milliseconds(replay, 3) for _ in range(9)) / 20 * 1e3)
     return found[0], found[1]
 
 
@@ -236,52 +232,9 @@ def captured(options: dict[str, Any], batch: int, compiled: bool, ours: bool) ->
         loss(images, labels).backward()
         optimizer.step()
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        step()
-    torch.cuda.synchronize()
+    replay = recorded(step)
     norm_functions.enabled = standardisation.enabled = True
-    alive = (model, optimizer, images, labels)
-
-    def replay() -> None:
-        assert alive
-        graph.replay()
-
     return replay, time.perf_counter() - began
-
-
-def milliseconds(step: Callable[[], None], repeats: int) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(repeats):
-        step()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / repeats
-
-
-def slowest(step: Callable[[], None], count: int) -> list[str]:
-    """The kernels of one step by their time."""
-    from torch.profiler import ProfilerActivity, profile
-
-    step()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(5):
-            step()
-        torch.cuda.synchronize()
-    rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
-    total = sum(row.self_device_time_total for row in rows) / 5
-    lines = [f"{sum(row.count for row in rows) / 5:.0f} kernels, {total:.0f} µs"]
-    return lines + [
-        f"{row.self_device_time_total / 5:8.1f} µs {row.count / 5:5.0f} × {row.key[:100]}" for row in rows[:count]
-    ]
 
 
 def time_part(part: str, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -295,12 +248,9 @@ def time_part(part: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         peak = (torch.cuda.max_memory_allocated() - before) / 2**20
         rows.append({"part": part, "contestant": label, "batch": batch, "ready_seconds": ready, "peak_mb": peak})
         print(f"{part} {label}: ready after {ready:.1f} s", flush=True)
-    times: dict[str, list[float]] = {label: [] for label in steps}
-    for _ in range(options.rounds + 1):
-        for label, step in steps.items():
-            times[label].append(milliseconds(step, 20))
+    times = take_turns(steps, options.rounds, 20)
     for row in rows:
-        row["milliseconds"] = statistics.median(times[row["contestant"]][1:])
+        row["milliseconds"] = statistics.median(times[row["contestant"]])
         row["images_per_second"] = batch / row["milliseconds"] * 1e3
     if options.profile:
         for label, step in steps.items():

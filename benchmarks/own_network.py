@@ -29,8 +29,17 @@ from atmc.common.errors import RunError
 from atmc.engine.progress import Progress
 from atmc.nn import build
 from atmc.recipe.settings import DataSection, Recipe, RunSection, SamplerSection, ScheduleSection, TargetSection
+from graph_timing import milliseconds, recorded
 
 BATCH, SIZE, CLASSES = 128, 32, 10
+DATA = f"synthetic:3x{SIZE}x{SIZE}?classes={CLASSES}&train=50000&test=100"
+RECIPE = Recipe(
+    data=DataSection(batch_size=BATCH, augment="crop-flip"),
+    target=TargetSection(prior="normalised"),
+    sampler=SamplerSection(name="atmc", lr=1e-3, speed=1e-4, max_speed=3e-4, momentum=0.9),
+    schedule=ScheduleSection(epochs=1000, cycle_epochs=500),
+    run=RunSection(device="cuda", precision="bf16", compile=True),
+)
 
 
 class Attention(nn.Module):
@@ -103,21 +112,17 @@ NETWORKS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
 }
 
 
-def plain(make: Callable[[], nn.Module], seconds: float) -> dict[str, float]:
-    """Images per second of the loop one would write."""
-    began = time.perf_counter()
-    torch.cuda.reset_peak_memory_stats()
+def plain_step(make: Callable[[], nn.Module], inputs: torch.dtype, autocast: bool) -> Callable[[], None]:
+    """The loop that one would write, compiled and recorded: loss, backward, SGD with momentum, on one fixed batch."""
     model = make().cuda()
-    ours = type(model).__module__.startswith("atmc.nn")
     params = list(model.parameters())
     optimizer = torch.optim.SGD(params, lr=torch.tensor(1e-3, device="cuda"), momentum=0.9, fused=True)
-    kind = torch.bfloat16 if ours else torch.float32
-    x = torch.randn(BATCH, 3, SIZE, SIZE, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
+    x = torch.randn(BATCH, 3, SIZE, SIZE, device="cuda", dtype=inputs).to(memory_format=torch.channels_last)
     y = torch.randint(CLASSES, (BATCH,), device="cuda")
 
     @torch.compile(dynamic=False)
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        with contextlib.nullcontext() if ours else torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast("cuda", torch.bfloat16) if autocast else contextlib.nullcontext():
             logits = model(x)
         return F.cross_entropy(logits.float(), y)
 
@@ -127,26 +132,27 @@ def plain(make: Callable[[], nn.Module], seconds: float) -> dict[str, float]:
         loss(x, y).backward()
         optimizer.step()
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        step()
+    return recorded(step)
+
+
+def as_ours(make: Callable[[], nn.Module]) -> tuple[torch.dtype, bool]:
+    """Inputs and autocast as a person would choose them: our networks follow bf16 inputs, others have autocast."""
+    ours = type(make()).__module__.startswith("atmc.nn")
+    return (torch.bfloat16, False) if ours else (torch.float32, True)
+
+
+def plain(make: Callable[[], nn.Module], seconds: float) -> dict[str, float]:
+    """Images per second of that loop."""
+    began = time.perf_counter()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step = plain_step(make, *as_ours(make))
     ready = time.perf_counter() - began
     rates = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        torch.cuda.synchronize()
-        since = time.perf_counter()
-        for _ in range(100):
-            graph.replay()
-        torch.cuda.synchronize()
-        rates.append(100 * BATCH / (time.perf_counter() - since))
-    return {"rate": statistics.median(rates[1:] or rates), "ready": ready, "peak_mb": _peak()}
+        rates.append(BATCH / milliseconds(step, 100) * 1e3)
+    return {"rate": statistics.median(rates[1:] or rates), "ready": ready, "peak_mb": _peak(before)}
 
 
 class Watch(Progress):
@@ -164,25 +170,18 @@ class Watch(Progress):
 def sampled(make: Callable[[], nn.Module], seconds: float) -> dict[str, float]:
     """Images per second of `atmc.sample`."""
     torch.cuda.reset_peak_memory_stats()
-    recipe = Recipe(
-        data=DataSection(batch_size=BATCH, augment="crop-flip"),
-        target=TargetSection(prior="normalised"),
-        sampler=SamplerSection(name="atmc", lr=1e-3, speed=1e-4, max_speed=3e-4, momentum=0.9),
-        schedule=ScheduleSection(epochs=1000, cycle_epochs=500),
-        run=RunSection(device="cuda", precision="bf16", compile=True),
-    )
+    before = torch.cuda.memory_allocated()
     watch = Watch()
-    data = f"synthetic:3x{SIZE}x{SIZE}?classes={CLASSES}&train=50000&test=100"
     with warnings.catch_warnings(), contextlib.suppress(RunError):  # too short for a sample, which is all it misses
         warnings.simplefilter("ignore")
-        atmc.sample(make(), data, recipe=recipe, time_budget=seconds, progress=watch)
+        atmc.sample(make(), DATA, recipe=RECIPE, time_budget=seconds, progress=watch)
     if len(watch.rates) < 3:
         raise SystemExit(f"only {len(watch.rates)} epochs in {seconds:g} s: give more --seconds")
-    return {"rate": statistics.median(watch.rates[2:]), "ready": watch.first, "peak_mb": _peak()}
+    return {"rate": statistics.median(watch.rates[2:]), "ready": watch.first, "peak_mb": _peak(before)}
 
 
-def _peak() -> float:
-    return torch.cuda.max_memory_allocated() / 2**20
+def _peak(before: int) -> float:
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def main() -> None:

@@ -114,11 +114,12 @@ class Contestant:
         self.examples = RunData(examples.train, {})
         schedule = make_schedule(settings, len(examples.train))
         world = World()
-        self.feed = shared.feed if shared is not None else make_feed(settings, examples, self.device, world, 0)
+        models = [build_model(settings, examples.train.shape, examples.classes, number) for number in range(chains)]
+        first = models[0]
+        self.feed = shared.feed if shared is not None else make_feed(settings, examples, first, self.device, world, 0)
         self.batch = settings.data.batch_size
         self.chains = []
-        for number in range(chains):
-            model = build_model(settings, examples.train.shape, examples.classes, number)
+        for number, model in enumerate(models):
             feed = self.feed.with_seed(number + 1)
             chain = Chain(number, settings, schedule, self.examples, model, feed, self.device, world)
             chain.start()

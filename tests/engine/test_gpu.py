@@ -38,7 +38,7 @@ def chain_of(recipe: Any, device: str = "cuda") -> Chain:
     place, world = torch.device(device), World()
     data = load_data(recipe)
     model = build_model(recipe, data.train.shape, data.classes)
-    feed = make_feed(recipe, data, place, world, 5)
+    feed = make_feed(recipe, data, model, place, world, 5)
     chain = Chain(0, recipe, make_schedule(recipe, len(data.train)), data, model, feed, place, world)
     chain.start()
     return chain

@@ -93,13 +93,14 @@ def test_the_chain_looks_around_before_its_first_step_and_moves_nothing(adapted:
     data, world, cpu = load_data(adapted), World(), torch.device("cpu")
     from atmc.recipe.build import build_model
 
+    model = build_model(adapted, data.train.shape, 3)
     chain = Chain(
         0,
         adapted,
         make_schedule(adapted, len(data.train)),
         data,
-        build_model(adapted, data.train.shape, 3),
-        make_feed(adapted, data, cpu, world, 1),
+        model,
+        make_feed(adapted, data, model, cpu, world, 1),
         cpu,
         world,
     )

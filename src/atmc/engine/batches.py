@@ -1,10 +1,11 @@
 """Batches for a recorded step: read on the device where the data live there, else handed over by the host."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atmc.common.errors import InputError
 from atmc.data import Batches, ImageData, train_batches
+from atmc.engine.precision import precision_for
 from atmc.engine.processes import World
 from atmc.engine.run_data import Examples, RunData
 from atmc.recipe.settings import Recipe
@@ -45,16 +46,19 @@ class HostBatches:
         self.source.close()
 
 
-def make_feed(recipe: Recipe, data: RunData, device: torch.device, world: World, seed: int) -> Batches:
-    """The batches of the first chain; others take `with_seed` of it, so that data on the device are held once."""
+def make_feed(
+    recipe: Recipe, data: RunData, model: nn.Module, device: torch.device, world: World, seed: int
+) -> Batches:
+    """The batches of the first chain, in the precision that `model` wants.
+
+    Other chains take `with_seed` of them, so that data on the device are held once.
+    """
     _check_augment(recipe.data.augment, data.train)
-    ours = recipe.model.name != "custom"
-    half = recipe.run.precision == "bf16" and ours
     return train_batches(
         data.train,
         recipe.data.batch_size,
         device,
-        torch.bfloat16 if half else torch.float32,
+        precision_for(recipe, model).inputs,
         recipe.data.augment,
         seed,
         rank=world.data_rank,

@@ -18,6 +18,7 @@ from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.gradient_statistics import look, masses, set_thermostats
 from atmc.engine.optimizer import build_optimizer, common_mass
 from atmc.engine.optimizer_state import new_sgd, optimizer_state, restore_optimizer_
+from atmc.engine.precision import precision_for
 from atmc.engine.processes import World
 from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
@@ -46,10 +47,6 @@ class DeviceLoop:
         self.model = model.to(device)
         if recipe.sampler.name == "sgd" or recipe.model.name != "custom":
             self.model.train()  # a user's network is sampled in the modes it has: its BatchNorm may be frozen
-        ours = type(self.model).__module__.startswith("atmc.nn")
-        half = recipe.run.precision == "bf16"
-        # Our networks follow their input's precision; others are left to torch's own rules.
-        precision = torch.bfloat16 if half and not ours else None
         compiled = recipe.run.compile and device.type == "cuda"
         # What is sampled. Examples were looked at before the run began, and a step must not wait for the device.
         self.potential = Potential(
@@ -60,7 +57,7 @@ class DeviceLoop:
             improper_ok=True,
             validate=False,
         )
-        self.loss = BatchLoss(self.potential, precision, compiled)
+        self.loss = BatchLoss(self.potential, precision_for(recipe, self.model).autocast, compiled)
         # A recorded step reads the host's batches from a fixed address; on a CPU every kind is simply asked.
         self.feed: Feed = feed if feed.capturable or device.type == "cpu" else HostBatches(feed)
         self.clock = DeviceSchedule(schedule, device)

@@ -119,7 +119,7 @@ class Runner:
         check_length(recipe, len(data.train))
         self.schedule = make_schedule(recipe, len(data.train))  # only now: too large a batch would be blamed on it
         try_optimizer(recipe, first, device)
-        feed = make_feed(recipe, data, device, world, chain_seed(recipe.seed, numbers[0], "order"))
+        feed = make_feed(recipe, data, first, device, world, chain_seed(recipe.seed, numbers[0], "order"))
         self.chains: list[Chain] = []
         for position, number in enumerate(numbers):
             if model is not None:

@@ -108,6 +108,16 @@ def _per_channel(value: Tensor, like: Tensor) -> Tensor:
     return value.to(like.dtype).view(1, -1, 1, 1)
 
 
+def activations(x: Tensor) -> Tensor:
+    """A network's input as its layers take it: in autocast's precision where autocast is on, channels-last on CUDA.
+
+    The layers follow their input, so inside another network under autocast they would otherwise start in float32.
+    """
+    if x.is_floating_point() and torch.is_autocast_enabled(x.device.type):
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+
+
 def load_kernels() -> None:
     """Register the operators where they can be used. Layers call it when they are made: compiled code cannot import."""
     if HAS_TRITON and torch.cuda.is_available():

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atmc.nn.norm_functions import load_kernels
+from atmc.nn.norm_functions import activations, load_kernels
 from atmc.nn.normalisation import Activation, BatchNormAct, Norm, NormAct, check_norm, norm_act_layer
 from atmc.nn.resnet_shapes import BlockShape, Layout
 from atmc.nn.standardisation import WSConv2d, gain_for, standardised_weights
@@ -121,7 +121,7 @@ class PreActResNet(nn.Module):
         if isinstance(x, torch.fx.Proxy):  # being traced by `convert`: every layer computes its own weight
             weights: Iterator[Any] = iter([None] * (1 + 4 * len(blocks)))
         else:
-            x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+            x = activations(x)
             layers = [self.stem, *(layer for block in blocks for layer in block.layers())]
             weights = iter(standardised_weights(layers, x.dtype))
         x = self.stem(x, next(weights))

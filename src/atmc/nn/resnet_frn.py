@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from atmc.nn.norm_functions import activations
 from atmc.nn.normalisation import NormAct
 from atmc.nn.preactivation import PlainConv2d, linear
 from atmc.nn.resnet_shapes import BlockShape, layout, made_by
@@ -72,7 +72,7 @@ class ResNetFRN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         blocks = [block for block in self.blocks if isinstance(block, FRNBlock)]
-        x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+        x = activations(x)
         layers = [self.stem.conv, *(layer for block in blocks for layer in block.layers())]
         weights: Iterator[Any] = iter(standardised_weights(layers, x.dtype))
         x = self.stem(x, next(weights))

@@ -1,0 +1,73 @@
+"""`benchmarks/network_table.py`: what counts as a jump, what is run again, and two small rows from run to table."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
+
+import network_rows as rows  # noqa: E402
+import network_table as table  # noqa: E402
+
+
+def test_jumps_are_counted_once_each() -> None:
+    calm = [1.0] * 30
+    assert rows.jumps(calm) == (1.0, 0)
+    assert rows.jumps([1.0] * 5) == (None, 0)
+    found, count = rows.jumps([*calm, 3.0, 4.0, *calm, 5.0, *calm])
+    assert found == pytest.approx(5.0)
+    assert count == 2
+    assert rows.jumps([*calm, float("nan"), *calm])[1] >= 1
+
+
+def test_the_recipes_are_valid_and_hold_images_out() -> None:
+    from atmc.recipe.validation import check_recipe
+
+    assert len({row.name for row in rows.ROWS}) == len(rows.ROWS)
+    for row in rows.ROWS:
+        recipe = check_recipe(rows.recipe_of(row))
+        assert recipe.data.validation == 5000
+        assert recipe.run.evaluate == ["validation"]
+        for name in rows.needs(row):
+            assert name in {other.name for other in rows.ROWS}
+
+
+def test_what_is_done_is_not_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    late, early = rows.ROWS[5].name, rows.ROWS[0].name
+    table.keep(path, {"row": late, "status": "budget"})
+    table.keep(path, {"row": early, "status": "stopped: diverged"})
+    table.keep(path, {"row": late, "status": "done"})
+    found = table.load(path)
+    assert [row["row"] for row in found] == [early, late]
+    assert all(table.is_done(row) for row in found)
+    assert not table.is_done({"row": late, "status": "budget"})
+
+
+def test_small_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "TRAIN", 512)
+    monkeypatch.setattr(rows, "SAMPLES", 3)
+    tiny: dict[str, Any] = {"name": "wide-resnet", "depth": 10, "width": 1, "norm": "gn-ws"}
+    monkeypatch.setitem(rows.NETWORKS, "gn-ws", ("small", tiny))
+    data = "synthetic:3x8x8?classes=10&train=576&test=8"
+    found = {}
+    for row in (rows.Row("sgd60", "gn-ws", 3), rows.Row("drift", "gn-ws", 3, 1.0)):
+        recipe = rows.recipe_of(row, data, held_out=64)
+        found[row.kind] = rows.measure(row, recipe, tmp_path, tmp_path, None)
+        assert found[row.kind]["status"] == "done"
+        assert table.line(found[row.kind]).startswith(row.name)
+    sgd, drift = found["sgd60"], found["drift"]
+    stored = np.load(tmp_path / sgd["probabilities"][0])
+    right = (stored["probs"][0].argmax(1) == stored["labels"]).mean()
+    assert right == pytest.approx(sgd["accuracy"])
+    assert len(stored["labels"]) == 64
+    lengths = drift["lengths"]
+    assert len(lengths) >= 3
+    assert lengths[0]["step"] == 1.0
+    # Filters start He-normal, with a squared length of 2, and a few steps do not change that much.
+    assert lengths[0]["mean_square"] == pytest.approx(2.0, rel=0.2)
+    assert drift["kinetic_temperature"] > 0
