@@ -76,6 +76,11 @@ def test_an_unknown_method_is_named():
         atmc.compare(torch.nn.Linear(2, 2), (torch.randn(60, 2), torch.zeros(60).long()), methods=["deep ensembel"])
 
 
+def test_a_regression_must_say_how_noisy_it_is():
+    with pytest.raises(InputError, match="needs to know their noise"):
+        atmc.compare(torch.nn.Linear(2, 1), (torch.randn(60, 2), torch.randn(60, 1)))
+
+
 def test_a_table_of_numbers_from_the_command_line(tmp_path):
     path = table(tmp_path / "prices.csv")
     result = shell("compare", path, "--epochs", "20", "--method", "SGD", "--method", "SWAG")

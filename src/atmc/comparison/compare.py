@@ -23,7 +23,7 @@ from atmc.common.errors import InputError
 from atmc.common.suggest import nearest
 from atmc.comparison import baselines
 from atmc.comparison.judgement import Row, scored, verdict
-from atmc.comparison.task import Task
+from atmc.comparison.task import Task, known_noise
 from atmc.data import ImageData
 from atmc.engine.schedule import make_schedule
 from atmc.engine.torch_settings import numerics
@@ -106,13 +106,16 @@ def compare(
         recipe: settings of the sampler, instead of those that `atmc.sample` finds.
         methods: some of `atmc.comparison.compare.METHODS`; ATMC is always among them.
         prior: a rule of `atmc.priors`; the baselines' weight decay is the same.
-        likelihood: of the sampler. Baselines have cross-entropy for classes, and for a regression the same.
+        likelihood: of the sampler. Baselines have cross-entropy for classes. A regression needs
+            `atmc.likelihoods.Gaussian(scale)`, which all methods share.
         repeats: with more than one, everything is done with so many seeds, and the errors include their luck.
         tell: called with a line before each method.
     """
     chosen = _methods(methods)
     train, held = _data(data, test, seed)
     held = dataclasses.replace(held, mean=train.mean, std=train.std)  # normalised as the training set is
+    if train.labels.is_floating_point() and recipe is None:
+        known_noise(likelihood)
     say = tell or (lambda line: None)
     rows: dict[str, list[tuple[dict[str, Any], int, float, str, int]]] = {}
     left_out: dict[str, str] = {}

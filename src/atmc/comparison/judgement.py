@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from atmc.comparison.task import known_noise
 from atmc.posterior import metrics, regression
 from atmc.posterior.arrays import check_labels
 from atmc.posterior.intervals import Spread, ahead, groups_of, spread_of, spreads, t_quantile
@@ -46,8 +47,7 @@ def scored(outputs: Any, test: Any, likelihood: Any, task: Task) -> dict[str, Sp
     """Every registered metric, from probabilities `[K, N, C]` or a regression's outputs `[K, N, ...]`."""
     if task == "classification":
         return spreads(metrics.predictive(outputs), check_labels(test, outputs.shape[1]))
-    scale = regression.noise_of(likelihood)
-    assert scale is not None  # `Task.noise` has looked
+    scale = known_noise(likelihood)
     whole = _of(outputs, test, scale)
     group = groups_of(len(test))
     parts = [_of(outputs[:, group != g], test[group != g], scale) for g in range(int(group.max()) + 1)]

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from atmc.common.errors import InputError
 from atmc.data import DeviceStore, ImageData
 from atmc.engine.step_size_search import find_step_size
-from atmc.posterior.regression import noise_of
 from atmc.target import Potential
-from atmc.target.likelihoods import Categorical
+from atmc.target.likelihoods import Categorical, Gaussian
 
 MOMENTUM = 0.9
 MOST_RATE = 0.1  # of SGD with momentum 0.9, as in `atmc.sample`
@@ -65,10 +64,7 @@ class Task:
 
     def noise(self) -> float:
         """The standard deviation of a regression's targets."""
-        scale = noise_of(self.likelihood)
-        if scale is None:
-            raise InputError("the noise of the targets is not one number: use atmc.likelihoods.Gaussian(scale)")
-        return scale
+        return known_noise(self.likelihood)
 
     def rate(self) -> float:
         """The rate of SGD, found as `atmc.sample` finds its speed: by curvature, on a copy. Its gradients count."""
@@ -126,6 +122,15 @@ class Task:
             every = torch.split(torch.arange(len(where.labels)), AT_ONCE)
             parts = [net(where.examples(rows)[0]) for rows in every]
         return torch.cat(parts)
+
+
+def known_noise(likelihood: Any) -> float:
+    """The standard deviation of a regression's targets; `InputError` where it is not a known number."""
+    if not isinstance(likelihood, Gaussian):
+        raise InputError(
+            "a comparison of regressions needs to know their noise: likelihood=atmc.likelihoods.Gaussian(scale)"
+        )
+    return float(likelihood.scale)
 
 
 def cosine(time: float) -> float:
