@@ -25,12 +25,14 @@ def test_health_comes_first_and_says_whether_scores_can_be_used():
     sick = (Finding("problem", "This chain has a problem"), Finding("problem", "It froze.", "", "Thaw it: atmc x"))
     first, *_, last = answers(alone(findings=sick))
     assert first.level == "problem"
-    assert first.sentences == ("it froze. Do not rely on the scores below before this is solved.",)
+    assert first.sentences == ("It froze. Do not rely on the scores below before this is solved.",)
     assert last.actions == ("Thaw it: atmc x",)
     warned = answers(alone(findings=(Finding("warning", "So so."), Finding("warning", "The loss falls."))))[0]
     assert warned.level == "warning"
-    assert "the loss falls." in warned.sentences[0]
+    assert "The loss falls." in warned.sentences[0]
     assert "hold" in warned.sentences[0]
+    two = answers(report(runs=(run(findings=sick), *report().runs[1:])))[0]
+    assert two.sentences == ("digits-atmc: it froze. Do not rely on the scores below before this is solved.",)
     broken = answers(alone(damage=("a file",)))[0]
     assert broken.level == "problem"
     trained = report(runs=(run("sgd", "SGD", samples=1, temperature=None),))

@@ -158,6 +158,20 @@ def test_nine_runs_fit():
     assert scores.count('<th scope="row">') == 18 + 2, "two rows for each, and two for answers that look at nothing"
 
 
+def test_of_many_classes_the_weakest_and_the_most_frequent_mistakes_are_shown():
+    counts = np.diag(np.full(40, 10))
+    counts[7, 3], counts[7, 7] = 6, 4
+    page = render(report(runs=(run(**BARE, classes=tuple(f"class {i}" for i in range(40)), confusion=counts),)))
+    part = page[page.index("What it gets wrong</h2>") : page.index("When to trust it</h2>")]
+    assert part.count('<th scope="row">') == 20
+    assert part.index("class 7</th>") < part.index("class 0</th>"), "the weakest first"
+    assert "20 more are not shown" in part
+    assert "class 7 taken for class 3: 6 ×" in part
+    assert 'class="matrix"' not in part
+    few = render(report(runs=(run(**BARE),)))
+    assert few.count('<td class="right"') == 10
+
+
 def test_factory_scores_are_those_of_its_probabilities():
     """The factory's arithmetic feeds other tests, so it is checked on a case that can be done in the head."""
     probs, labels = np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([1, 0])

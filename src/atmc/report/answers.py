@@ -47,7 +47,8 @@ def _health(runs: tuple[RunFacts, ...]) -> Answer:
         worst = [f for f in run.findings if f.level in ("problem", "warning")]
         levels.append("problem" if any(f.level == "problem" for f in worst) else "warning" if worst else "ok")
         name = f"{run.name}: " if len(runs) > 1 else ""
-        sentences.append(f"{name}{_state(run, worst)}")
+        told = _state(run, worst)
+        sentences.append(f"{name}{told}" if name else f"{told[:1].upper()}{told[1:]}")
     level = next(kind for kind in ("problem", "warning", "ok") if kind in (*levels, "ok"))
     return Answer(question, "problem" if unsound else level, (*unsound, *sentences))
 

@@ -24,7 +24,7 @@ from atmc.report.plots import plots
 from atmc.report.report_data import ReportData, RunFacts
 from atmc.report.verdict import best_run
 
-CLASSES = 30  # shown one by one; of more, those that are found least often
+CLASSES = 20  # shown one by one; of more, those that are found least often
 MATRIX = 20  # classes up to which the confusion matrix is shown
 GENERATOR = '<meta name="generator" content="atmc report">'
 
