@@ -419,3 +419,25 @@ def test_every_verb_that_uses_samples_says_when_some_are_missing(tiny, tmp_path)
     result = atmc("doctor", "run")
     assert "no checkpoint can be read" in result.err
     assert "The run cannot be resumed" in result.out
+
+
+def test_what_is_served_of_a_run_is_what_predict_says(tiny):
+    import base64
+
+    from atmc.posterior.uncertainty import from_probs
+    from atmc.serve.predictor import open_predictor
+    from atmc.storage.run_directory import RunDir
+
+    served = open_predictor(tiny)
+    assert served.about["takes"] == "image"
+    assert len(served.about["examples"]) == 8
+    data = base64.b64decode(served.about["examples"][0]["png"])
+    Path("one.png").write_bytes(data)
+    (told,) = json.loads(atmc("predict", tiny, "one.png", "--json").out)["images"]
+    answer = served.image(data)
+    assert answer["label"] == told["label"]
+    for key in ("entropy", "aleatoric", "epistemic", "agreement"):
+        assert answer[key] == pytest.approx(told[key], abs=1e-5)
+    found = from_probs(RunDir.open(tiny).predictions("test"))
+    share = float((found.confidence < served.rule.confidence).double().mean())
+    assert share == pytest.approx(0.1, abs=0.01), "the least confident tenth of the test set"

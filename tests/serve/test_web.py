@@ -4,8 +4,10 @@ import http.client
 import io
 import json
 import re
+import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -265,3 +267,18 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
         result = shell("serve", folder, "--port", str(taken.getsockname()[1]))
     assert result.code == 1
     assert "choose another --port" in result.err
+
+
+def test_the_command_serves_until_it_is_stopped(tmp_path):
+    folder = posterior().save(tmp_path / "p")
+    words = [sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+             "from atmc.cli.main import main; main()", "serve", str(folder), "--port", "0"]  # fmt: skip
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        line = process.stdout.readline()
+        assert line.startswith("p, 3 samples, is at http://127.0.0.1:")
+        link = http.client.HTTPConnection("127.0.0.1", int(re.search(r":(\d+)/", line)[1]), timeout=30)
+        link.request("POST", "/api/predict", picture(), {"Content-Type": "image/png"})
+        assert "label" in json.loads(link.getresponse().read())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert "Traceback" not in process.stderr.read()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from atmc.cli.console import printable, say, working
 from atmc.common.errors import InputError, RunError
+from atmc.common.text import plural
 
 LEAST_TOKEN = 16  # characters
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -38,7 +40,8 @@ def serve(run: Path, *, host: str, port: int, allow_remote: bool, token: str | N
         app = make_app(predictor, names, token)
         shown = f"[{host}]" if ":" in host else host
         where = f"http://{shown}:{number}/" + ("?token=…" if token else "")
-        say(f"{printable(predictor.name)} with {len(predictor.posterior)} samples is at {printable(where)}", where)
+        many = plural(len(predictor.posterior), "sample")
+        say(f"{printable(predictor.name)}, {many}, is at {printable(where)}", where)
         say("Ctrl-C stops it.")
         settings = uvicorn.Config(
             app,
@@ -50,7 +53,8 @@ def serve(run: Path, *, host: str, port: int, allow_remote: bool, token: str | N
             lifespan="off",
             proxy_headers=False,
         )
-        uvicorn.Server(settings).run(sockets=[bound])
+        with suppress(KeyboardInterrupt):  # which is how it is stopped
+            uvicorn.Server(settings).run(sockets=[bound])
     return 0
 
 
