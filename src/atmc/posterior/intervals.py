@@ -117,9 +117,16 @@ def clearly_best(metric: Metric, all_: Sequence[Spread | None]) -> int | None:
 def constant_scores(labels: Any, classes: int) -> dict[str, dict[str, Spread]]:
     """Two answers that look at no example: all classes equally likely, and the classes' shares among these labels.
 
-    The shares are those of the labels that are scored, so that no constant answer has a lower NLL.
+    The shares are those of the labels that are scored, so that no constant answer has a lower NLL. Without intervals.
     """
     y = check_labels(labels, len(to_numpy(labels)), classes)
     shares = np.bincount(y, minlength=classes) / len(y)
     answers: Mapping[str, Floats] = {"guessing": np.full(classes, 1.0 / classes), "frequencies": shares}
-    return {name: spreads(np.broadcast_to(p, (len(y), classes)), y) for name, p in answers.items()}
+    found = {}
+    for name, p in answers.items():
+        same = np.broadcast_to(p, (len(y), classes))
+        lifted = np.maximum(same, floor_of(same))
+        chosen = [metric for metric in entries("classification") if classes >= metric.least_classes]
+        values = {metric.name: float(metric.of(lifted if metric.takes_log else same, y)) for metric in chosen}
+        found[name] = {key: Spread(value, math.nan, math.nan, np.zeros(0)) for key, value in values.items()}
+    return found
