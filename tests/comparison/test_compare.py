@@ -152,3 +152,21 @@ def test_a_wrong_column_and_a_missing_file(tmp_path):
     lines[5] = "NA," + lines[5].partition(",")[2]
     (tmp_path / "gaps.csv").write_text("\n".join(lines))
     assert read_table(tmp_path / "gaps.csv", None).dropped == 1
+
+
+def test_the_page_has_the_numbers_of_results():
+    root = Path(__file__).parents[2]
+    page = (root / "docs/tutorials/compare.md").read_text(encoding="utf-8")
+    digits, diabetes = (
+        json.loads((root / f"results/compare/{name}.json").read_text(encoding="utf-8"))
+        for name in ("digits", "diabetes")
+    )
+    for one, two in zip(digits["rows"], diabetes["rows"], strict=True):
+        cells = [f"{100 * one['accuracy']:.1f}", f"{one['nll']:.3f}", f"{one['ece']:.3f}", f"{two['rmse']:.3g}"]
+        cells += [f"{two['nll']:.3f}", f"{100 * two['coverage90']:.1f}"]
+        assert f"| {one['method']} | {' | '.join(cells)} |" in page
+    assert "lower by 0.039 ± 0.023 than that of deep ensemble" in digits["verdict"][0]
+    assert "lower by 0.057" in diabetes["verdict"][0]
+    for found in (digits, diabetes):
+        gradients = [row["gradients"] for row in found["rows"]]
+        assert max(gradients) <= 1.001 * min(gradients), "equal compute"
