@@ -5,7 +5,8 @@
 Each run samples a small MLP on scikit-learn's digits for a few short cycles, or with a constant step size. The step
 size is drawn log-uniformly over eight orders of magnitude. A run may end in three ways: done, done after rollbacks, or
 given up with a line that names the step size. In none of them may the bank hold a sample whose test NLL is above
-three times that of guessing, which is what `run.worst_sample` says.
+three times that of guessing, which is what `run.worst_sample` says. Step sizes that are far from stable are to be named
+before the first step.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ def outcome(recipe: Recipe, folder: Path) -> dict[str, Any]:
     found = RunDir.open(folder)
     labels = found.labels("test")
     worst = max((nll(p, labels) for p in found.predictions("test")), default=0.0) if len(found.bank) else 0.0
+    warned = [row["overshoot"] for row in found.metrics() if row["event"] == "unstable"]
     advice = "" if not said else " ".join(str(finding) for finding in doctor(found))
     return {
         "sampler": recipe.sampler.name,
@@ -89,6 +91,7 @@ def outcome(recipe: Recipe, folder: Path) -> dict[str, Any]:
         "schedule": recipe.schedule.kind,
         "samples": len(found.bank),
         "rollbacks": sum(row["event"] == "rollback" for row in found.metrics()),
+        "overshoot": warned[0] if warned else None,  # only where it was far from stable
         "worst_nll": worst,
         "said": said,
         "named": not said or ("sampler.lr" in said and "sampler.lr" in advice and "\n" not in said),
@@ -121,6 +124,11 @@ def main() -> None:
     diverged, unnamed = [r for r in found if r["diverged"]], [r for r in found if not r["named"]]
     print(f"{len(found)} runs in {time.monotonic() - began:.0f} s: {len(diverged)} with a diverged sample in the bank, "
           f"{len(unnamed)} failures without a name")  # fmt: skip
+    told = [r for r in found if r["overshoot"] is not None]
+    gave_up, back = [r for r in told if r["said"]], [r for r in told if not r["said"] and r["rollbacks"]]
+    missed = sum(bool(r["said"]) for r in found) - len(gave_up)
+    print(f"{len(told)} were said to be unstable before their first step: {len(gave_up)} gave up, {len(back)} "
+          f"rolled back, {len(told) - len(gave_up) - len(back)} did neither; {missed} others gave up")  # fmt: skip
     for r in (*diverged, *unnamed):
         print(r)
     if asked.out is not None:

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from network_pages import BLOCKS as OF_NETWORKS
 from pages import ROOT, fill, fill_pages, markdown, pages
 
 NETWORKS = {"resnetpp-56x32": "ResNet++-56×32", "resnet-50": "ResNet-50"}
@@ -137,6 +138,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed step cpu": step_cpu,
     "speed chains": chains,
     "speed predict": predictions,
+    **OF_NETWORKS,
 }
 
 

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from atmc.nn import build
+from graph_timing import recorded, take_turns
 
 PAIRS = {
     "56x32 at 32 px": {"depth": 56, "width": 32, "classes": 10, "size": 32, "batch": 128},
@@ -42,31 +43,7 @@ def captured(name: str, depth: int, width: int, classes: int, size: int, batch: 
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        step()
-    alive = (model, optimizer, images, labels)
-
-    def replay() -> None:
-        assert alive
-        graph.replay()
-
-    return replay
-
-
-def milliseconds(step: Callable[[], None], repeats: int) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(repeats):
-        step()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / repeats
+    return recorded(step)
 
 
 def main() -> None:
@@ -81,11 +58,8 @@ def main() -> None:
         shape = PAIRS[pair]
         steps = {name: captured(name, **shape) for name in ("resnetpp", "resnet")}
         repeats = 50 if shape["size"] == 32 else 5
-        times: dict[str, list[float]] = {name: [] for name in steps}
-        for _ in range(options.rounds + 1):
-            for name, step in steps.items():
-                times[name].append(milliseconds(step, repeats))
-        speed = {name: shape["batch"] / statistics.median(t[1:]) * 1e3 for name, t in times.items()}
+        times = take_turns(steps, options.rounds, repeats)
+        speed = {name: shape["batch"] / statistics.median(t) * 1e3 for name, t in times.items()}
         rows.append(
             {"network": pair, **shape, "images_per_second": speed, "ratio": speed["resnetpp"] / speed["resnet"]}
         )

@@ -1,19 +1,25 @@
 """Images per second of custom networks in `atmc.sample` against a plain training loop.
 
-    python benchmarks/own_network.py [--only wrn vit convnext] [--seconds 70] [--out results/networks]
+    python benchmarks/own_network.py [--only wrn vit convnext] [--seconds 70] [--start-up] [--out results/networks]
 
 Plain: the loss compiled as a whole, forward, backward and SGD with momentum in one CUDA graph, on fixed images that are
 on the device. Sampled: `atmc.sample` with ATMC, a prior, 50,000 images with crops and flips, as it comes; its speed is
 the median over epochs of what it writes down itself. Both bf16, batch 128, one after the other in one run. Each network
-takes less than 150 s on an H200. The table has the ratio and the peak memory of both.
+takes less than 150 s on an H200. The table has the ratio and the peak memory of both. `--start-up` adds the seconds
+from starting Python to the first step, with empty compile caches and with those that this left.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -32,7 +38,9 @@ from atmc.recipe.settings import DataSection, Recipe, RunSection, SamplerSection
 from graph_timing import milliseconds, recorded
 
 BATCH, SIZE, CLASSES = 128, 32, 10
-DATA = f"synthetic:3x{SIZE}x{SIZE}?classes={CLASSES}&train=50000&test=100"
+EXAMPLES, PAD = 50_000, 4
+DATA = f"synthetic:3x{SIZE}x{SIZE}?classes={CLASSES}&train={EXAMPLES}&test=100"
+DATA_MB = EXAMPLES * 3 * (SIZE + 2 * PAD) ** 2 / 2**20  # padded bytes, which the sampled run holds on the device
 RECIPE = Recipe(
     data=DataSection(batch_size=BATCH, augment="crop-flip"),
     target=TargetSection(prior="normalised"),
@@ -167,6 +175,37 @@ class Watch(Progress):
             self.rates.append(row["images_per_second"])
 
 
+def start_up(key: str) -> dict[str, float]:
+    """Seconds from starting Python to the first step of `atmc.sample`, with empty caches and with filled ones."""
+    found = {}
+    with tempfile.TemporaryDirectory() as cache:
+        folders = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "ATMC_CACHE": "atmc"}
+        environment = {**os.environ, **{name: f"{cache}/{folder}" for name, folder in folders.items()}}
+        for kind in ("cold", "warm"):
+            began = time.time()
+            command = [sys.executable, __file__, "--first-step", key]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(f"the first step failed:\n{done.stderr[-3000:]}")
+            found[kind] = float(done.stdout.split()[-1]) - began
+            print(f"{key}: first step after {found[kind]:.1f} s, {kind} caches", flush=True)
+    return found
+
+
+def first_step(make: Callable[[], nn.Module]) -> None:
+    """In a process of its own: print when the first step was done."""
+
+    class Stop(Progress):
+        def row(self, row: Any, samples: int) -> None:
+            if row["event"] == "log":
+                print(time.time(), flush=True)
+                os._exit(0)
+
+    warnings.simplefilter("ignore")
+    recipe = dataclasses.replace(RECIPE, run=dataclasses.replace(RECIPE.run, log_steps=1))
+    atmc.sample(make(), DATA, recipe=recipe, progress=Stop())
+
+
 def sampled(make: Callable[[], nn.Module], seconds: float) -> dict[str, float]:
     """Images per second of `atmc.sample`."""
     torch.cuda.reset_peak_memory_stats()
@@ -177,7 +216,12 @@ def sampled(make: Callable[[], nn.Module], seconds: float) -> dict[str, float]:
         atmc.sample(make(), DATA, recipe=RECIPE, time_budget=seconds, progress=watch)
     if len(watch.rates) < 3:
         raise SystemExit(f"only {len(watch.rates)} epochs in {seconds:g} s: give more --seconds")
-    return {"rate": statistics.median(watch.rates[2:]), "ready": watch.first, "peak_mb": _peak(before)}
+    return {
+        "rate": statistics.median(watch.rates[2:]),
+        "ready": watch.first,
+        "peak_mb": _peak(before),
+        "data_mb": DATA_MB,
+    }
 
 
 def _peak(before: int) -> float:
@@ -188,10 +232,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--seconds", type=float, default=70.0, help="of the sampled run, its start included")
+    parser.add_argument("--start-up", action="store_true", help="time the first step, too")
+    parser.add_argument("--first-step", choices=list(NETWORKS), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.first_step:
+        first_step(NETWORKS[options.first_step][1])
+        return
     torch.backends.cudnn.benchmark = True
-    rows = []
+    rows: list[dict[str, Any]] = []
     for key in options.only:
         name, make = NETWORKS[key]
         own = plain(make, 6.0)
@@ -199,6 +248,8 @@ def main() -> None:
         again = plain(make, 3.0)  # the second reading shows how steady the machine is
         count = sum(p.numel() for p in make().parameters())
         rows.append({"network": name, "parameters": count, "plain": own, "sampled": ours, "plain_again": again})
+        if options.start_up:
+            rows[-1]["start_up"] = start_up(key)
         print(f"{name}: plain {own['rate']:,.0f}, sampled {ours['rate']:,.0f} img/s", flush=True)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)

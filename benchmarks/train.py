@@ -33,6 +33,8 @@ CYCLES = 20  # of the paper's 1,000 epochs; each ends in a checkpoint, and all b
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--network", default="resnetpp", help="its name in recipes, as wide-resnet")
+    parser.add_argument("--norm", default="none", help="its normalisation, as gn-ws")
     parser.add_argument("--depth", type=int, default=56)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--batch", type=int, default=128)
@@ -77,11 +79,11 @@ def recipe(
         target = TargetSection(prior="none")
     else:
         moves = SamplerSection(name="atmc", lr=1e-3, speed=3e-4, max_speed=1e-3, momentum=0.9, inertia=1e-3)
-        target = TargetSection(prior="resnetpp")
+        target = TargetSection(prior="resnetpp" if options.network == "resnetpp" else "normalised")
     return Recipe(
         name=sampler,
         data=DataSection(name=name, batch_size=options.batch, augment="crop-flip"),
-        model=ModelSection(name="resnetpp", depth=options.depth, width=options.width),
+        model=ModelSection(name=options.network, depth=options.depth, width=options.width, norm=options.norm),
         target=target,
         sampler=moves,
         schedule=ScheduleSection(epochs=epochs, cycle_epochs=max(1, epochs // cycles))
@@ -179,7 +181,7 @@ def start_up(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _same(options: argparse.Namespace) -> list[str]:
-    keys = ("device", "depth", "width", "batch", "size", "channels", "train")
+    keys = ("device", "network", "norm", "depth", "width", "batch", "size", "channels", "train")
     flags = [f"--{key}={getattr(options, key)}" for key in keys]
     return [*flags, "--no-compile"] if options.no_compile else flags
 
@@ -295,8 +297,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     import torch
 
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.processor() or "CPU"
+    other = "" if options.network == "resnetpp" else "-".join([options.network, options.norm, ""])
     found: dict[str, Any] = {
-        "what": f"ResNet++-{options.depth}x{options.width}, batch {options.batch}, {options.size} px",
+        "what": f"{other or 'ResNet++-'}{options.depth}x{options.width}, batch {options.batch}, {options.size} px",
         "device": where,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -319,7 +322,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         }
     options.out.mkdir(parents=True, exist_ok=True)
     kind = options.device.partition(":")[0]
-    path = options.out / f"{kind}-{options.depth}x{options.width}-b{options.batch}.json"
+    path = options.out / f"{kind}-{other}{options.depth}x{options.width}-b{options.batch}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
     report(found, path)
     return found

@@ -284,3 +284,8 @@ def test_pictures_on_a_gpu() -> None:
         assert float((torch.as_tensor(posterior.predict(given).label).cpu() == labels).double().mean()) > 0.9
     with pytest.raises(InputError, match="not normalised"):
         posterior.predict(pictures.cuda().float())
+
+
+@pytest.mark.parametrize("sampler", ["atmc", "sgnht", "sghmc", "sgld", "sgd"])
+def test_the_loss_is_compiled_by_default(sampler: str) -> None:
+    assert default_recipe(sampler, 1000).run.compile

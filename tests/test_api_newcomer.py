@@ -55,7 +55,7 @@ def refusal(model: Any, data: Any, **more: Any) -> str:
         ((X, Y.float()), r"test: .*not torch.float32: pass y\.long\(\)"),
         ((holed(X, 7), Y), "test: the inputs hold NaN .* first in example 7"),
         ((X, Y[:3]), "test: 200 inputs and 3 labels"),
-        (5, r"test must be \(inputs, labels\) or an ImageData"),
+        (5, r"test must be \(inputs, labels\), a Dataset, a DataLoader or an ImageData"),
         (ImageData.from_tensors(X, Y + 7, split="test"), "test: label 7 of example 0"),
     ],
 )
@@ -144,7 +144,8 @@ def test_a_file_is_no_run_directory(name: str, tmp_path: Path) -> None:
 def test_probabilities_where_logits_belong_give_a_warning() -> None:
     with pytest.warns(UserWarning, match="leave out the softmax"):
         sample(net(3, nn.Softmax(1)), (X, Y), epochs=8, progress=None)
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*leave out the softmax")
         for end in (nn.LogSoftmax(1), nn.ReLU(), nn.Identity()):
             sample(net(3, end), (X, Y), epochs=8, progress=None)
 

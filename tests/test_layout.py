@@ -30,7 +30,11 @@ MAY_IMPORT = {
         "posterior",
         "diagnose",
         "api_arguments",
+        "api_likelihoods",
+        "api_pilots",
     },
+    "api_pilots": {"data", "engine", "posterior", "target"},
+    "api_likelihoods": {"recipe", "target"},
     "api_arguments": {"data", "nn", "engine"},
     "comparison": {
         "data",

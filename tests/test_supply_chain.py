@@ -1,7 +1,9 @@
 """What the two README commands install is pinned and hashed, and nothing reaches for the network by itself."""
 
+import ast
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -46,14 +48,17 @@ def test_every_pin_is_locked():
 
 
 def test_what_the_locked_packages_need_is_locked_too():
-    """As it is installed here, extras aside: nothing comes in by the back door."""
+    """As it is installed here, in its locked version and extras aside: nothing comes in by the back door."""
     from packaging.requirements import Requirement
 
     lock, missing = locked(), {}
     for name in [*lock, "torch"]:
         try:
             needed = importlib.metadata.requires(name) or []
+            version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
+            continue
+        if version != lock.get(name, version):  # `make oldest` has others
             continue
         for text in needed:
             requirement = Requirement(text)
@@ -72,6 +77,25 @@ def test_the_makefile_installs_nothing_else():
         "-c constraints.txt torch",
         "--no-deps --no-build-isolation -e .",
     ]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_another_python_has_an_environment_of_its_own():
+    """`make test PYTHON=python3.13 VENV=.venv-3.13` leaves .venv alone."""
+    words = ["make", "--dry-run", "--always-make", "test", "docs", "PYTHON=python3.99", "VENV=elsewhere"]
+    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "python3.99 -m venv elsewhere" in said
+    assert "elsewhere/bin/pytest" in said
+    assert ".venv" not in said
+
+
+def test_the_pythons_that_are_claimed_are_locked():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    claimed = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert project["requires-python"] == f">={claimed[0]}"
+    others = re.search(r"^OTHERS = (.*?)  #", (ROOT / ".ci" / "lock.py").read_text(), re.MULTILINE)
+    assert others is not None
+    assert tuple(claimed[1:]) == ast.literal_eval(others[1])
 
 
 OFFLINE = """

@@ -1,6 +1,8 @@
 """The high-level API: `posterior = atmc.sample(model, (x, y), sampler="atmc", epochs=100, out="runs/mine")`."""
 
+import copy
 import dataclasses
+import functools
 import math
 import os
 import shlex
@@ -16,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from atmc.api_arguments import (
-    Pair,
     check_batch,
     check_call,
     check_layers,
@@ -24,11 +25,18 @@ from atmc.api_arguments import (
     check_sizes,
     evaluation,
     examples,
+    loader_batch,
+    say_if_augmented,
+    suited,
     work,
 )
+from atmc.api_likelihoods import STANDARDISED, with_likelihood
+from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature
 from atmc.common.errors import InputError, RunError
 from atmc.common.suggest import nearest
-from atmc.data import ImageData
+from atmc.data import ImageData, OwnData
+from atmc.engine import first_fit
+from atmc.engine.features import with_features
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
 from atmc.engine.run_data import RunData
@@ -36,7 +44,9 @@ from atmc.engine.runner import RunResult, run
 from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import StepSize, find_step_size
 from atmc.engine.torch_settings import numerics
-from atmc.recipe.build import build_likelihood, build_prior
+from atmc.nn.parts import fixed_part, names_of, with_only
+from atmc.nn.strided import without_crash_
+from atmc.recipe.build import build_likelihood, build_prior, start_weights
 from atmc.recipe.settings import (
     DataSection,
     ModelSection,
@@ -51,8 +61,10 @@ from atmc.recipe.toml_files import override_words
 from atmc.recipe.validation import check_recipe
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir, labels_file
+from atmc.target.likelihoods import LocationScale
 
 if TYPE_CHECKING:
+    from atmc.nn.parts import Only
     from atmc.posterior import Posterior
     from atmc.target.priors import PriorRule
 
@@ -64,22 +76,28 @@ RATE = 0.1  # most, of the SGD with momentum 0.9 that a sampler would be without
 SMALL = 3e7
 PATIENCE = 3.0  # seconds of the search for the speed after which it is spoken of
 FEW = 5  # fewer samples get a warning
+WHOLE = 512  # examples up to which a batch is all of them: mini-batches of so few bend the law most, and save little
+STEPS = 16  # steps an epoch, at least
+NOISE_RANK = 16  # directions of the gradient noise along which friction balances it, for networks up to
+SMALL_NETWORK = 200_000  # parameters: 33 more numbers for each of them
 
 
 def sample(
     model: nn.Module,
-    data: Pair | ImageData | str,
+    data: Any,
     sampler: str | None = None,
     *,
     recipe: str | Path | Recipe | None = None,
     epochs: int | None = None,
     out: str | Path | None = None,
-    test: Pair | ImageData | None = None,
+    test: Any = None,
     prior: "PriorRule | str | None" = None,
     likelihood: Any = None,
-    temperature: float | None = None,
+    temperature: float | Literal["auto"] | None = None,
     batch_size: int | None = None,
     chains: int | None = None,
+    start: Literal["given", "fresh"] | None = None,
+    only: "Only | None" = None,
     seed: int | None = None,
     device: str | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
@@ -91,18 +109,33 @@ def sample(
     Args:
         model: any network whose outputs are logits (or values, for a regression). It is not changed. Layers that cannot
             be sampled (BatchNorm in training mode, dropout) are an error that names them.
-        data: (inputs, labels) as tensors or arrays, the name of a data set, or an `ImageData`.
+        data: (inputs, labels) as tensors, arrays or pandas' tables; a `Dataset` or `DataLoader` of torch, whose batches
+            are pairs or dicts; the name of a data set; or an `ImageData`. A `Dataset` is read once into memory; one
+            whose transform draws at random is read anew in every epoch, which departs from Bayes' rule.
         sampler: "atmc" (the default), "sgnht", "sghmc", "sgld"; or "sgd" for one ordinary network.
         recipe: instead of a sampler, a recipe file, its name or a `Recipe`: its settings are used, and its data and
             network are replaced by those given here.
         epochs: how often to see the data while sampling (a tenth as many epochs of SGD come first); more gives better
-            mixed samples and, from 4,000 steps on, more of them.
+            mixed samples and, from 4,000 steps on, more of them. Up to 512 examples every step uses all of them, so
+            that there is no mini-batch noise, and each of these epochs is 16 steps.
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
-        prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks.
-        likelihood: one of `atmc.likelihoods`; from the labels if not given (whole numbers are classes). A regression
-            should say how noisy its targets are: `atmc.likelihoods.Gaussian(scale)`.
+        prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks, and
+            Normal(0, 1/fan-in) for regressions whose targets are standardised.
+        likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
+            Other labels are a regression with unknown noise ("learned-noise"), whose targets are standardised inside;
+            "heteroscedastic" (two outputs for each target) and "student-t" are others.
+        temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (for
+            classes also likelihoods) in short pilots that together cost less than the run, prints one table, and goes
+            on with the best on all data (`posterior.pilots`).
+        chains: how many to run. The first begins at the weights of `model`, the others near them, with noise of a tenth
+            of each tensor's root mean square.
+        start: "fresh" draws new weights for every chain instead (by the layers' own `reset_parameters`), which finds
+            more modes. Parameters that are not sampled (`requires_grad=False`) are never touched.
+        only: sample a part of the network, and leave the rest as it is: a name of a layer or parameter ("head"), a
+            pattern ("*lora*"), a module of the network, or a list of these. Samples hold that part alone. The network
+            is in evaluation mode. Where the part comes last, what comes before it is computed once for each example.
         overrides: more settings, as `{"sampler": {"inertia": 0.01}}` or `["sampler.inertia=0.01"]`.
         time_budget: seconds after which to stop, with the samples there are then.
 
@@ -113,42 +146,82 @@ def sample(
     check_call(model, epochs, out)
     source = _source(sampler, recipe)
     overrides = override_words(overrides)
-    train = examples(data)
+    train = whole = suited(model, examples(data))
+    say_if_augmented(train)
+    if batch_size is None and recipe is None:
+        batch_size = loader_batch(data)
     check_batch(batch_size, len(train))
-    given = RunData(train, evaluation(data, test))
+    given = RunData(train, {split: suited(model, found) for split, found in evaluation(data, test).items()})
+    began = time.monotonic()
+    pilots: list[Pilot] = []
+    if isinstance(temperature, str):
+        check_auto(temperature, source)
+        temperature = None
+        if out is None or not Manifest.exists(Path(out)):  # a run that was begun keeps what it chose
+            how: dict[str, Any] = {"sampler": source, "seed": seed, "device": device, "overrides": overrides}
+            how |= {"likelihood": likelihood, "prior": prior, "start": start, "only": only, "progress": None}
+            how["time_budget"] = None if time_budget is None else time_budget / (2 * SHARE)
+            length = epochs if epochs is not None else 100
+            first = with_likelihood(TargetSection(), likelihood, train.labels).likelihood
+            fixed = likelihood is not None or first != "categorical"
+            teller = choose_progress() if progress == "auto" else progress or Progress()
+            draw = functools.partial(sample, model, **how)
+            pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller)
+            temperature = pilots[0].temperature
+            likelihood = likelihood if fixed else pilots[0].likelihood
+    if isinstance(source, str) and source != "sgd" and batch_size is None and len(train) <= WHOLE:
+        epochs = STEPS * (100 if epochs is None else epochs)
     past = _begun(out, source, epochs) if isinstance(source, str) else None
-    settings = _settings(past or source, train, epochs, overrides)
+    rank = _noise_rank(source, model, train, batch_size)
+    settings = _settings(past or source, train, epochs, overrides, noise_rank=rank)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
-    check_sets(model, given, build_likelihood(dataclasses.replace(settings, target=section)), guessed)
+    law = build_likelihood(dataclasses.replace(settings, target=section))
+    chosen = settings.model.only if only is None else names_of(model, only)
+    own = with_only(model, chosen) if chosen else copy.deepcopy(model)
+    own = without_crash_(law.network(own) if hasattr(law, "network") else own)  # with the noise, if that is sampled too
+    check_sets(own, given, law, guessed)
     if out is None or not Manifest.exists(Path(out)):  # a run that was begun goes on as it was
         check_sizes(given)
+    augment: Any = "own" if isinstance(train, OwnData) else settings.data.augment
     if settings.sampler.name != "sgd":
-        check_layers(model, train)
+        check_layers(own, train)
+    rest = fixed_part(own)
     batch = settings.data.batch_size if batch_size is None else batch_size
+    begin = ModelSection(name="custom", start=_start(start, settings), only=chosen)
     place = device or settings.run.device
-    threads = _threads(settings, model, train, batch, place, out)
+    if chosen and augment == "none":
+        own, given = with_features(own, given, rest, pick_device(place))
+        train = given.train if isinstance(given.train, ImageData) else whole
+    threads = _threads(settings, own, train, batch, place, out)
     teller = choose_progress() if progress == "auto" else progress or Progress()
     if isinstance(source, str) and past is None and source != "sgd":
-        about = dataclasses.replace(settings, target=section, run=dataclasses.replace(settings.run, threads=threads))
-        found = _pace(model, train, about, kind, batch, pick_device(place), teller)
-        settings = _settings(source, train, epochs, overrides, found)
+        about = dataclasses.replace(
+            settings,
+            target=section,
+            model=begin,
+            run=dataclasses.replace(settings.run, threads=threads),
+            sampler=_at(settings.sampler, temperature),
+        )
+        walker = start_weights(own, about, 0)
+        found = _pace(walker, train, about, kind, batch, pick_device(place), teller)
+        settings = _settings(source, train, epochs, overrides, found, rank, isinstance(law, LocationScale))
     settings = dataclasses.replace(
         settings,
         chains=settings.chains if chains is None else chains,
         seed=settings.seed if seed is None else seed,
         target=section,
-        model=ModelSection(name="custom"),
-        data=dataclasses.replace(settings.data, name=train.name, batch_size=batch),
-        sampler=dataclasses.replace(
-            settings.sampler, temperature=settings.sampler.temperature if temperature is None else temperature
-        ),
+        model=begin,
+        data=dataclasses.replace(settings.data, name=whole.name, batch_size=batch, augment=augment),
+        sampler=_at(settings.sampler, temperature),
         run=dataclasses.replace(settings.run, device=place, threads=threads, evaluate=list(given.evaluate)),
     )
     check_recipe(settings)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         scored = None if out is None or "test" in given.evaluate else _scored(Path(out))
-        ended = run(settings, folder, time_budget, teller, model=model, data=given, prior=kind)
+        left = None if time_budget is None else max(1.0, time_budget - (time.monotonic() - began if pilots else 0.0))
+        rows = [pilot.to_dict() for pilot in pilots]
+        ended = run(settings, folder, left, teller, model=own, data=given, prior=kind, pilots=rows, fixed=rest)
         posterior = _posterior(Path(folder), model, out is not None, ended, _reached(settings, len(train), ended))
         _say_if_off(Path(folder), out is not None)
         if scored is not None:
@@ -156,12 +229,19 @@ def sample(
         return posterior
 
 
-def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: StepSize | None = None) -> Recipe:
+def default_recipe(
+    sampler: str,
+    num_data: int,
+    epochs: int = 100,
+    pace: StepSize | None = None,
+    noise_rank: int = 0,
+    learned_noise: bool = False,
+) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
     A tenth as many epochs of SGD come first: thermostats that meet the storm of the first steps remember it for long.
     Then there are 20 cycles, or as many of 200 steps as there is time for, up to 60; those after the first third give
-    samples. `pace` says how fast to go, and is otherwise RATE.
+    samples. `pace` says how fast to go, and is otherwise RATE. Where noise is learned, Adam takes the place of SGD.
     """
     pace = StepSize(RATE, RATE) if pace is None else pace
     batch = default_batch(num_data)
@@ -173,6 +253,13 @@ def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: StepSiz
         warm_start_epochs=math.ceil(epochs / 10),
         warm_start_lr=pace.start,
     )
+    if learned_noise:
+        schedule = dataclasses.replace(
+            schedule,
+            warm_start_optimizer="adam",
+            warm_start_epochs=first_fit.warm_epochs(epochs),
+            warm_start_lr=first_fit.LR,
+        )
     if sampler == "sgd":
         plain = ScheduleSection(epochs=epochs, kind="cosine")
         moves = SamplerSection(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -192,7 +279,9 @@ def default_recipe(sampler: str, num_data: int, epochs: int = 100, pace: StepSiz
         # As an optimizer a sampler is SGD with rate speed² N on the mean loss: so the speed that makes it that rate.
         speed = math.sqrt(pace.rate / num_data)
         # The paper's ratio of speeds. The limit also keeps a light thermostat from remembering a stormy start.
-        moves = SamplerSection(name=sampler, lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=0.9)
+        moves = SamplerSection(
+            name=sampler, lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=0.9, noise_rank=noise_rank
+        )
     return Recipe(
         name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=schedule, run=RunSection(compile=True)
     )
@@ -222,11 +311,14 @@ def _settings(
     epochs: int | None,
     overrides: Sequence[str],
     pace: StepSize | None = None,
+    noise_rank: int = 0,
+    learned_noise: bool = False,
 ) -> Recipe:
     if isinstance(source, Recipe):
         base = source
     elif isinstance(source, str):
-        base = default_recipe(source, len(train), epochs if epochs is not None else 100, pace)
+        length = epochs if epochs is not None else 100
+        base = default_recipe(source, len(train), length, pace, noise_rank, learned_noise)
     else:
         from atmc.storage.run_recipe import load_recipe_or_run
 
@@ -241,9 +333,32 @@ def _settings(
     return base
 
 
+def _start(start: Any, settings: Recipe) -> Literal["given", "fresh"]:
+    """Where chains begin: as asked, or as the recipe has it for a network of one's own."""
+    if start is None:
+        return settings.model.start
+    for known in ("given", "fresh"):
+        if start == known:
+            return known
+    raise InputError(f'start must be "given" (at the network\'s weights) or "fresh" (new ones), not {start!r}')
+
+
 def default_batch(num_data: int) -> int:
-    """At least 16 steps an epoch, and batches of 64 at most."""
-    return max(1, min(64, num_data // 16))
+    """All data where they are few; else at least 16 steps an epoch, and batches of 64 at most."""
+    return num_data if num_data <= WHOLE else min(64, num_data // STEPS)
+
+
+def _at(section: SamplerSection, temperature: float | None) -> SamplerSection:
+    return section if temperature is None else dataclasses.replace(section, temperature=temperature)
+
+
+def _noise_rank(source: Any, model: nn.Module, train: ImageData, batch_size: int | None) -> int:
+    """How many directions of the gradient noise the default settings balance: none where there is no such noise."""
+    kind = sampler_class(source) if isinstance(source, str) else None
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    batch = default_batch(len(train)) if batch_size is None else batch_size
+    right = kind is not None and kind.has_momentum and not isinstance(train, OwnData)
+    return min(NOISE_RANK, size) if right and batch < len(train) and size <= SMALL_NETWORK else 0
 
 
 def _begun(out: str | Path | None, sampler: str, epochs: int | None) -> Recipe | None:
@@ -304,7 +419,14 @@ def _pace(
 
     # Of `numerics` the threads alone: on a GPU the fastest convolutions are not always the same; the speed should be.
     with numerics(settings, device) if device.type == "cpu" else nullcontext():
-        return find_step_size(model, train, potential, batch, RATE, device)
+        section = settings.sampler
+        noise = section.noise_rank, section.temperature or 1.0
+        if not isinstance(likelihood, LocationScale):
+            return find_step_size(model, train, potential, batch, RATE, device, *noise)
+        near = first_fit.fitted(model, train, potential, batch, device)
+        found = find_step_size(near, train, potential, batch, RATE, device, *noise)
+        faster = first_fit.FASTER if batch < len(train) else 1.0  # with all data it is curvature that limits it
+        return dataclasses.replace(found, rate=min(RATE, faster * found.rate))
 
 
 def _target(
@@ -313,6 +435,7 @@ def _target(
     """The target's section, and the prior rule where it is an object that a recipe cannot name."""
     section = settings.target
     rule: Any = None
+    guessed = explicit and prior is None and section == TargetSection() and settings.sampler.name != "sgd"
     if settings.sampler.name == "sgd" and prior is None:
         section = dataclasses.replace(section, prior="none", prior_scale=TargetSection().prior_scale)
     elif isinstance(prior, str):
@@ -321,22 +444,12 @@ def _target(
         if not hasattr(prior, "assign"):
             raise InputError(f"prior must be a rule of atmc.priors, as atmc.priors.gaussian(1.0), not {prior!r}")
         section, rule = dataclasses.replace(section, prior="custom"), prior
-    elif explicit and section == TargetSection():
+    elif guessed:
         ours = type(model).__name__ == "ResNetPP"
         section = TargetSection(prior="resnetpp" if ours else "gaussian")
-    if likelihood is not None:
-        names = {
-            "Categorical": "categorical",
-            "Gaussian": "gaussian",
-            "NoisyDirichlet": "noisy-dirichlet",
-            "DirClip": "dirclip",
-        }
-        name = names.get(type(likelihood).__name__)
-        if name is None:
-            raise InputError(f"likelihood must be one of atmc.likelihoods, not a {type(likelihood).__name__}")
-        section = dataclasses.replace(section, likelihood=name, likelihood_options=dataclasses.asdict(likelihood))
-    elif train.labels.is_floating_point() and section.likelihood == "categorical":
-        section = dataclasses.replace(section, likelihood="gaussian")  # `check_sets` says so
+    section = with_likelihood(section, likelihood, train.labels)
+    if prior is None and guessed and section.likelihood in STANDARDISED:
+        section = dataclasses.replace(section, prior="gaussian-fan-in")  # outputs of the targets' size, which is 1
     return section, rule
 
 
@@ -408,9 +521,9 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
         )
     if kept:
         return posterior
-    return Posterior(
+    own = Posterior(
         [dict(tensors) for tensors in found.bank],
-        model,
+        posterior.model,
         chains=posterior.chains,
         likelihood=posterior.likelihood,
         mean=posterior.mean,
@@ -418,3 +531,5 @@ def _posterior(folder: Path, model: nn.Module, kept: bool, ended: RunResult, rea
         classes=posterior.classes,
         shape=found.manifest["data"]["shape"],
     )
+    own.pilots = posterior.pilots
+    return own

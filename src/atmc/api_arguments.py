@@ -5,19 +5,19 @@ All of it is looked at before anything is computed for long or written: a run th
 
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from atmc.common.errors import InputError
-from atmc.data import EvalBatches, ImageData, load
+from atmc.data import EvalBatches, ImageData, OwnData, is_own, load, read_own
 from atmc.engine.run_data import Examples, RunData, check_labels, first_outputs
 from atmc.nn.check import check, refusal
-
-Pair = tuple[Any, Any]
 
 
 def check_call(model: Any, epochs: Any, out: str | Path | None) -> None:
@@ -46,36 +46,80 @@ def check_batch(batch_size: Any, count: int) -> None:
         raise InputError(f"batch_size={batch_size} is larger than the {count} examples")
 
 
-def examples(data: Pair | ImageData | str, name: str = "data", split: str = "train") -> ImageData:
+def loader_batch(data: Any) -> int | None:
+    """The size of batches that a `DataLoader` says, where it does."""
+    size = getattr(data, "batch_size", None) if isinstance(data, DataLoader) else None
+    if size is None or isinstance(data.dataset, IterableDataset):
+        return None if size is None else int(size)
+    return min(int(size), len(data.dataset))
+
+
+def examples(data: Any, name: str = "data", split: str = "train") -> ImageData:
     """The examples that the argument `name` stands for."""
     if isinstance(data, ImageData):
         return data
     if isinstance(data, str):
         return load(data, split)
-    if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
-        raise InputError(f"{name} must be whole tensors, (inputs, labels), not a {type(data).__name__}")
+    if is_own(data):
+        found = read_own(data, name, split)
+        if (row := _first_bad(found.images)) is not None:
+            raise InputError(f"{name}: the inputs hold NaN or infinite values, first in example {row}")
+        return found
     try:
         inputs, labels = data
         if inputs is None or labels is None:
             raise TypeError("None stands for one of them")
+        inputs, labels = _array(inputs, name), _array(labels, name)
         words = not isinstance(labels, Tensor) and np.asarray(labels).dtype.kind in "USO"
         x, y = torch.as_tensor(inputs), torch.as_tensor([] if words else labels)
     except (TypeError, ValueError) as error:
-        kinds = "(inputs, labels), the name of a data set," if name == "data" else "(inputs, labels)"
+        kinds = "(inputs, labels), a Dataset, a DataLoader" + (", the name of a data set" if name == "data" else "")
         raise InputError(f"{name} must be {kinds} or an ImageData: {error}") from error
     if words:
         raise InputError(f"{name}: the labels are not numbers: number the classes 0…C−1")
     counts = [len(part) if part.ndim else 0 for part in (x, y)]
     if counts[0] != counts[1] or counts[0] == 0:
         raise InputError(f"{name}: {counts[0]} inputs and {counts[1]} labels do not pair up")
-    if x.dtype == torch.float64:
+    if x.dtype in (torch.float64, torch.bool):
         x = x.float()
     if (row := _first_bad(x)) is not None:
         raise InputError(f"{name}: the inputs hold NaN or infinite values, first in example {row}")
     return ImageData.from_tensors(x, y, split=split)
 
 
-def evaluation(data: Pair | ImageData | str, test: Pair | ImageData | None) -> dict[str, Any]:
+def _array(part: Any, name: str) -> Any:
+    """A table or column of pandas as an array; anything else as it is."""
+    if not hasattr(part, "to_numpy"):
+        return part
+    found = np.asarray(part.to_numpy())
+    if found.dtype == object and (kinds := getattr(part, "dtypes", None)) is not None and hasattr(kinds, "items"):
+        odd = [str(column) for column, kind in kinds.items() if getattr(kind, "kind", "O") not in "iufb"]
+        raise InputError(f"{name}: the columns {', '.join(odd[:4])} are not numbers: encode them first")
+    return found
+
+
+def suited(model: nn.Module, found: ImageData) -> ImageData:
+    """Whole numbers as floats, unless the network takes them as they are, as an embedding takes tokens."""
+    if found.images.is_floating_point() or found.images.dtype == torch.uint8:
+        return found
+    try:
+        first_outputs(model, found)
+    except InputError:
+        return replace(found, images=found.images.float())
+    return found
+
+
+def say_if_augmented(train: ImageData) -> None:
+    """Warn that a random transform, which is allowed, is a departure from Bayes' rule."""
+    if isinstance(train, OwnData):
+        warnings.warn(
+            "the data set's transform draws at random: augmented examples are not independent data, so what is sampled "
+            "departs from Bayes' rule (runs and reports say augment = own)",
+            stacklevel=3,
+        )
+
+
+def evaluation(data: Any, test: Any) -> dict[str, Any]:
     """The evaluation sets by name: `test`, or that of a named data set."""
     if test is not None:
         return {"test": examples(test, "test", "test")}
@@ -120,12 +164,15 @@ def _check_set(model: nn.Module, found: Examples, likelihood: Any, guessed: bool
     except InputError as error:
         if likelihood.task == "classification":
             raise InputError(_wrong_classes(outputs, found.labels, str(error))) from error
-        raise InputError(_wrong_values(outputs, found.labels, guessed)) from error
+        raise InputError(_wrong_values(outputs, found.labels, likelihood, guessed)) from error
     return outputs
 
 
-def _wrong_values(outputs: Tensor, targets: Tensor, guessed: bool) -> str:
+def _wrong_values(outputs: Tensor, targets: Tensor, likelihood: Any, guessed: bool) -> str:
     """What is wrong with the targets of a regression, and what to pass instead."""
+    per_input = getattr(likelihood, "per_input", None)  # of a likelihood whose outputs are values and their noise
+    if per_input is False:
+        outputs = outputs[:, : outputs.shape[1] // 2]
     if (row := _first_bad(targets)) is not None:
         return f"the regression targets hold NaN or infinite values, first in example {row}"
     classes = guessed and _whole(targets)  # perhaps meant to be
@@ -133,6 +180,12 @@ def _wrong_values(outputs: Tensor, targets: Tensor, guessed: bool) -> str:
         return (
             f"labels of {targets.dtype} mean a regression, and the network has {outputs.shape[1]} outputs for each "
             "example: for classes pass y.long()"
+        )
+    if per_input:
+        numbers = math.prod(targets.shape[1:])
+        return (
+            f"the network has {outputs.shape[1]} outputs for each example, and {type(likelihood).__name__} needs "
+            f"{2 * numbers}: {numbers} for the target and {numbers} for the logarithm of its noise"
         )
     said = (
         f"the network's outputs are {[len(targets), *outputs.shape[1:]]} and the targets {list(targets.shape)}: "
@@ -171,14 +224,9 @@ def _wrong_classes(outputs: Tensor, labels: Tensor, refused: str) -> str:
 
 def _say_what_is_odd(outputs: Tensor, labels: Tensor, likelihood: Any, guessed: bool) -> None:
     """Warn where the labels alone made it a regression, and of probabilities where logits belong."""
-    if guessed:
+    if guessed and _whole(labels):
         cure = "y.argmax(1)" if _one_hot(labels) else "y.long(), and an output for each class"
-        warnings.warn(
-            f"labels of {labels.dtype} mean a regression, and its targets are taken to have noise of standard "
-            "deviation 1: say how noisy they are with likelihood=atmc.likelihoods.Gaussian(scale)"
-            + (f"; for classes pass {cure}" if _whole(labels) else ""),
-            stacklevel=4,
-        )
+        warnings.warn(f"labels of {labels.dtype} mean a regression; for classes pass {cure}", stacklevel=4)
     elif likelihood.task == "classification" and outputs.shape[1] > 1:
         sums = outputs.double().sum(1)
         if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):

@@ -67,10 +67,12 @@ def test_targets_that_lack_an_axis_are_scored_as_the_run_scored_them(made, tmp_p
 
 
 def test_the_next_command_of_each_verb_works(made):
-    """The doctor names evaluate, which names the doctor: none names a command that refuses."""
-    for verb in ("doctor", "evaluate"):
-        [following] = re.findall(r"^Next: atmc (.*)$", atmc(verb, made / "line").out, re.MULTILINE)
-        assert atmc(*shlex.split(following)).code == 0, following
+    """The doctor names evaluate, which names predictions and not the doctor again."""
+    [following] = re.findall(r"^Next: atmc (.*)$", atmc("doctor", made / "line").out, re.MULTILINE)
+    result = atmc(*shlex.split(following))
+    assert result.code == 0, following
+    assert f"Next: in Python, atmc.Posterior.from_run('{made / 'line'}', model).regress(x)" in result.out
+    assert len(Posterior.from_run(made / "line", network()).regress(numbers(5)[0])) == 5
 
 
 def test_what_no_command_can_do_is_said_with_what_can(made):

@@ -250,6 +250,12 @@ def test_distill(tiny):
     assert result.code == 0
     assert "the distilled network" in result.out
     assert "Next: atmc predict student IMAGE.png" in result.out
+    Path("x.png").write_bytes(pictures.good()["grey.png"])
+    (image,) = json.loads(atmc("predict", "student", "x.png", "--json").out)["images"]
+    assert image["entropy"] > 0
+    assert image["epistemic"] is image["aleatoric"] is image["agreement"] is None
+    said = atmc("predict", "student", "x.png").out
+    assert "how much of it is epistemic one network cannot tell" in said or "almost no uncertainty" in said
     assert atmc("distill", tiny, "student").code == 2
 
 

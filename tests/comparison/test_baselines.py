@@ -56,10 +56,10 @@ def test_every_method_spends_the_same_and_learns(classes):
 
 
 def test_members_begin_at_different_weights_and_seeds_change_them():
-    first, second, other = task().fresh(), task().fresh(1), task(seed=1).fresh()
+    first, second, other = task().fresh(), task().fresh(1), task(seed=1).fresh(1)
     assert torch.equal(first[0].weight, task().model[0].weight)
     assert not torch.equal(first[0].weight, second[0].weight)
-    assert not torch.equal(first[0].weight, other[0].weight)
+    assert not torch.equal(second[0].weight, other[0].weight)
     assert torch.equal(second[0].weight, task().fresh(1)[0].weight)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
+from atmc.diagnose.collapse import TrainingFit
 from atmc.diagnose.convergence import PairGains, gain_of_doubling, mixing
 from atmc.diagnose.doctor import doctor, examine
 from atmc.diagnose.early_samples import LateGain, gain_of_late
@@ -384,7 +385,7 @@ def guesses(examples: int, sure: float, share: float) -> RunMeasurements:
 
 def test_a_chain_that_has_learned_nothing_is_not_called_healthy() -> None:
     blind = guesses(16, 0.5, 3 / 16)
-    assert find(blind, "cannot be told from guessing").level == "warning"
+    assert find(blind, "hardly better than guessing").level == "warning"
     assert "healthy" not in doctor(blind)[0].title
     assert not any("guessing" in title for title in titles(guesses(16, 0.9, 15 / 16)))
     assert not any("guessing" in title for title in titles(healthy(classes=5)))
@@ -479,3 +480,25 @@ def test_predictions_are_judged_on_held_out_examples_and_as_averages() -> None:
     np.testing.assert_allclose(found.bins.accuracy, expected.accuracy)
     assert found.doubling == gain_of_doubling(stored["validation"], labels)
     assert found.classes == 3
+
+
+def test_the_loss_of_a_regression_is_not_taken_as_a_share_of_itself() -> None:
+    """It is −log of a density and may be about 0: "186 % of its present −0.0347" says nothing."""
+    fit = TrainingFit(guess=1.0, warm=0.01, reached=0.01, accuracy=np.nan, usual=np.nan, regression=True)
+    small = Trend(slope=-0.002, tau=-0.9, p_value=1e-4, points=10)
+    steady = healthy(drift=small, loss=-0.0347, training=fit)
+    said = find(steady, "The training loss has settled").evidence
+    assert "changed by -0.018 nats; it is -0.0347 now" in said
+    assert "%" not in said
+    falling = healthy(drift=replace(small, slope=-0.05), loss=-0.0347, training=fit)
+    assert find(falling, "still falling").level == "warning"
+    assert "25% of it" in find(healthy(drift=replace(small, slope=-0.05), loss=1.8), "still falling").evidence
+
+
+def test_there_is_one_calibration_number() -> None:
+    """That of `atmc evaluate`, beside what chance alone would make it."""
+    vitals = guesses(30, 0.9, 27 / 30)
+    told = find(vitals, "Confidence and accuracy agree, as far as 30 examples tell")
+    assert vitals.scores is not None
+    assert f"The ECE is {vitals.scores['predictive']['ece']:.3f}; calibrated" in told.evidence
+    assert "about 0.283 by chance" in told.evidence

@@ -76,3 +76,44 @@ def test_nothing_is_compiled_unasked() -> None:
     loss = BatchLoss(target(Net()), None, False)
     loss.compile(*batch(), list(loss.model.parameters()))
     assert loss._run == loss.plain
+
+
+class Reads(Net):
+    """Looks at a value in its forward pass, which on a GPU waits for it."""
+
+    mode = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mode:
+            raise RuntimeError("called a synchronizing CUDA operation")  # as torch does in this mode
+        return super().forward(x)
+
+
+def test_a_network_that_reads_values_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = batch()
+    modes: list[object] = []
+
+    def switch(mode: object) -> None:
+        modes.append(mode)
+        monkeypatch.setattr(Reads, "mode", 1 if mode == "error" else mode)
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", switch)
+    model = Reads()
+    loss = BatchLoss(target(model), None, False)
+    with pytest.warns(UserWarning, match="Reads reads values back from the GPU .* cannot be recorded in a CUDA graph"):
+        assert not loss.recordable(x, y, list(model.parameters()))
+    assert model.calls == 0
+    assert modes == ["error", 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not loss.recordable(x, y, list(model.parameters()))  # said once
+        assert BatchLoss(target(plain := Net()), None, False).recordable(x, y, list(plain.parameters()))
+
+
+def test_other_errors_are_not_taken_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    _, y = batch()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        BatchLoss(target(model := Net()), None, False).recordable(torch.randn(8, 5), y, list(model.parameters()))

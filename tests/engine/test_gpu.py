@@ -173,3 +173,28 @@ def test_streamed_data_through_a_recorded_step(small: Any, change: Any, tmp_path
         assert chain.finish() is None
     for (name, a), b in zip(host_fed.model.state_dict().items(), device_fed.model.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_network_that_reads_values_back_runs_unrecorded(small: Any, change: Any, compiled: bool) -> None:
+    class Reads(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = torch.nn.Conv2d(3, 8, 3), torch.nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            features = self.conv(x).relu().mean((2, 3))
+            return self.head(features * (2.0 if features.sum().item() > 0 else 1.0))
+
+    from atmc.recipe.settings import ModelSection
+
+    recipe = change(small, model=ModelSection(name="custom"), target={"prior": "gaussian"}, run={"compile": compiled})
+    recipe = change(recipe, run={"deterministic": False})
+    place, world, data, model = torch.device("cuda"), World(), load_data(recipe), Reads()
+    feed = make_feed(recipe, data, model, place, world, 5)
+    chain = Chain(0, recipe, make_schedule(recipe, len(data.train)), data, model, feed, place, world)
+    chain.start()
+    with pytest.warns(UserWarning, match="cannot be recorded in a CUDA graph"):
+        chain.advance(4)
+    assert chain.finish() is None
+    assert chain.done == 4

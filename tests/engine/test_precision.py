@@ -38,7 +38,7 @@ def kinds_seen(layer: nn.Module) -> set[tuple[torch.dtype, torch.dtype]]:
     seen: set[tuple[torch.dtype, torch.dtype]] = set()
 
     def look(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
-        if out.requires_grad:
+        if out.requires_grad and module.training:  # the curvature is measured in float32, on a copy that evaluates
             seen.add((given[0].dtype, out.dtype))
 
     layer.register_forward_hook(look)

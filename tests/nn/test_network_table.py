@@ -71,3 +71,28 @@ def test_small_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Filters start He-normal, with a squared length of 2, and a few steps do not change that much.
     assert lengths[0]["mean_square"] == pytest.approx(2.0, rel=0.2)
     assert drift["kinetic_temperature"] > 0
+
+
+def test_the_page_shows_what_the_table_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+    import shutil
+
+    import network_pages as pages
+
+    for name in ("norm_kernels.json", "cuda.json"):
+        shutil.copy(ROOT / "results" / "networks" / name, tmp_path)
+    sgd = {"status": "done", "accuracy": 0.9, "nll": 0.3, "jump": 1.5, "jumps": 0, "rollbacks": 0}
+    found = [
+        {"row": "sgd60-gn-ws", **sgd, "accuracy": 0.95},
+        {"row": "sgd60-bn", **sgd},
+        {"row": "atmc30-gn-ws", **sgd, "jumps": 2, "rollbacks": 1},
+        {"row": "atmc30-frn", "status": "stopped: diverged"},
+    ]
+    (tmp_path / "table.json").write_text(json.dumps(found))
+    monkeypatch.setattr(pages, "FOLDER", tmp_path)
+    head, _, *lines = pages.networks().splitlines()
+    assert "200 epochs" not in head
+    by_network = {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+    assert "| **95.00** / **0.300** | 1.50 | 1.50, 2 jumps, 1 rollback |" in by_network["WRN-16-4, GroupNorm + WS"]
+    assert "| 90.00 / **0.300** | 1.50 | cannot be sampled |" in by_network["WRN-16-4, BatchNorm"]
+    assert by_network["WRN-16-4, FRN"].endswith("| – | – | diverged |")

@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from atmc.nn.strided import conv2d
+from atmc.nn.strided import StridedConv2d, conv2d, without_crash_
 
 
 @pytest.mark.parametrize("size", [7, 8])
@@ -29,10 +30,20 @@ def test_is_torchs(size: int, kernel: int, options: dict) -> None:
     torch.testing.assert_close(conv2d(x, weight, bias, **options), F.conv2d(x, weight, bias, **options))
 
 
+def run(program: str) -> str:
+    """What a child process prints, which a segmentation fault of torch 2.13 on AVX512 would end."""
+    path = os.pathsep.join(place for place in sys.path if place)
+    env = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    return done.stdout.strip()
+
+
 @pytest.mark.parametrize(
     "network",
     [
         "build('resnetpp', depth=8, width=8)",
+        "build('resnetpp', depth=50, width=4)",
         "build('resnet', depth=8, width=8, shortcut='projection')",
         "build('wide-resnet', depth=10, width=1)",
         "build('resnet-v2', depth=8, width=8)",
@@ -40,21 +51,33 @@ def test_is_torchs(size: int, kernel: int, options: dict) -> None:
         "convert(Sequential(Conv2d(3, 8, 3), Conv2d(8, 16, 1, 2), BatchNorm2d(16)))",
     ],
 )
-def test_no_crash_at_sixty_four_pixels(network: str) -> None:
-    """In a child process, which a segmentation fault of torch 2.13 on AVX512 would end."""
+def test_no_crash_of_our_networks(network: str) -> None:
     program = (
         "import torch; from torch.nn import *; from atmc.nn import build, convert; torch.set_num_threads(1); "
         f"m = {network}.to(memory_format=torch.channels_last); "
-        "x = torch.randn(2, 3, 64, 64).to(memory_format=torch.channels_last); m(x).square().mean().backward(); "
+        "xs = [torch.randn(2, 3, s, s).to(memory_format=torch.channels_last) for s in (48, 64, 96)]; "
+        "[m(x).square().mean().backward() for x in xs]; "
         "print(all(bool(p.grad.isfinite().all()) for p in m.parameters()))"
     )
-    path = os.pathsep.join(place for place in sys.path if place)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path},
-        check=False,
+    assert run(program) == "True"
+
+
+def test_no_crash_of_a_network_of_ones_own() -> None:
+    """`atmc.sample` hands examples over with channels last, where a plain strided 1×1 convolution would crash."""
+    program = (
+        "import torch, atmc, warnings; from torch import nn; warnings.simplefilter('ignore'); "
+        "m = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 1, 2), nn.AdaptiveAvgPool2d(1), "
+        "nn.Flatten(), nn.Linear(16, 2)); x = torch.randint(0, 255, (32, 3, 64, 64), dtype=torch.uint8); "
+        "p = atmc.sample(m, (x, torch.arange(32) % 2), epochs=1, progress=None); print(type(m[2]).__name__, len(p))"
     )
-    assert done.returncode == 0, (done.returncode, done.stderr)
-    assert done.stdout.strip() == "True"
+    assert run(program) == "Conv2d 1", "the network itself is left as it is"
+
+
+def test_the_way_around_is_the_same_function() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1, 2), nn.Conv2d(4, 4, 1, (1, 2), padding=1, padding_mode="circular"))
+    x = torch.randn(2, 3, 40, 40)
+    expected, names = model(x), list(model.state_dict())
+    assert all(isinstance(layer, StridedConv2d) for layer in without_crash_(model))
+    torch.testing.assert_close(model(x), expected)
+    assert list(model.state_dict()) == names

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from atmc import likelihoods
 from atmc.common.errors import InputError
 from atmc.nn.resnetpp import resnetpp
+from atmc.nn.with_noise import WithNoise
 from atmc.posterior import Posterior
 from atmc.posterior import export as exporting
 
@@ -64,6 +65,44 @@ def test_floats_go_in_as_they_are(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, posterior.predict(x, device="cpu").probs, atol=1e-6)
 
 
+def regression(law: likelihoods.RegressionLikelihood, outputs: int) -> Posterior:
+    samples = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        net = law.network(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, outputs)))
+        if isinstance(net, WithNoise):
+            nn.init.normal_(net.log_scale, -1.0)
+        samples.append(net)
+    return Posterior(samples, samples[0], likelihood=law).weighted([1.0, 2.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("law", "outputs"),
+    [
+        (likelihoods.Gaussian(0.3), 2),
+        (likelihoods.LearnedNoise(center=1000.0, spread=20.0), 1),
+        (likelihoods.LearnedNoise(center=[5.0, -3.0], spread=[2.0, 0.1]), 2),
+        (likelihoods.Heteroscedastic(center=5.0, spread=2.0), 2),
+        (likelihoods.StudentT(center=5.0, spread=2.0, df=5), 1),
+    ],
+)
+def test_a_regression_has_mean_and_both_variances(
+    tmp_path: Path, law: likelihoods.RegressionLikelihood, outputs: int
+) -> None:
+    posterior = regression(law, outputs)
+    posterior.export(tmp_path, inputs=torch.randn(6, 4))
+    session = onnxruntime.InferenceSession(str(tmp_path / "posterior.onnx"))
+    x = torch.randn(9, 4)
+    found = dict(zip(("mean", "std", "aleatoric", "epistemic"), session.run(None, {"input": x.numpy()}), strict=True))
+    expected = posterior.regress(x, device="cpu")
+    for name, values in found.items():
+        want = getattr(expected, name).numpy()
+        assert values.shape == want.shape
+        np.testing.assert_allclose(values, want, rtol=2e-4, err_msg=name)
+    again = Posterior.load(tmp_path)
+    torch.testing.assert_close(again.regress(x, device="cpu").mean, expected.mean, rtol=0, atol=0)
+
+
 def test_a_wrong_graph_is_not_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     posterior = Posterior([perceptron(i) for i in range(2)], perceptron(0))
     from atmc.posterior import onnx_graph
@@ -88,9 +127,6 @@ def test_refusals(tmp_path: Path) -> None:
         posterior.export(tmp_path)
     with pytest.raises(InputError, match="Odd is not a softmax"):
         Posterior([perceptron(0)], perceptron(0), likelihood=Odd()).export(tmp_path, inputs=torch.randn(2, 6))
-    lines = Posterior([nn.Linear(6, 1)], nn.Linear(6, 1), likelihood=likelihoods.Gaussian(1.0))
-    with pytest.raises(InputError, match=r"only classifiers can be exported to ONNX.*use posterior\.save"):
-        lines.export(tmp_path)  # not asked for inputs first
     with pytest.raises(ValueError, match="no samples"):
         posterior[:0].export(tmp_path)
     posterior.export(tmp_path, onnx=False)

@@ -166,7 +166,7 @@ def test_batches_of_arrays_are_batches() -> None:
         ([[1.0, 2.0]], "a batch here holds float; of plain numbers make one with torch.tensor"),
         ([[[1.0, 2.0]]], "a batch here holds list; of plain numbers"),
         ([[]], "a batch here holds list"),
-        ([{"x": torch.zeros(1, 2)}], "a batch here holds dict"),
+        ([{"x": [1.0, 2.0]}], "a batch here holds list"),
         (None, "not NoneType"),
         (3, "not int"),
     ],

@@ -15,7 +15,7 @@ from atmc.report.page import GENERATOR, render
 from atmc.report.plot_style import Ink, page_svg
 from atmc.report.plots import plots
 from atmc.report.report_data import Finding
-from atmc.report.run_details import details
+from atmc.report.run_details import details_of
 
 BARE = {"surest": (), "least_sure": (), "ood": ()}  # without what takes long to draw and is not asked about
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}{% raw %}</style></svg>$x_1$"
@@ -259,4 +259,4 @@ def test_what_was_run_is_said_in_words():
         assert run(**BARE, samples=samples).samples_said == said
     for prior, said in (("none", "no prior"), ("custom", "custom prior"), ("gaussian", "gaussian prior")):
         recipe = Recipe(target=TargetSection(prior=prior))
-        assert details({}, recipe)["Target"] == f"categorical likelihood, {said}"
+        assert details_of({}, recipe)["Target"] == f"categorical likelihood, {said}"

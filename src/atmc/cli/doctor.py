@@ -31,5 +31,7 @@ def doctor(run: Path, *, as_json: bool) -> int:
             say(f"    {printable(finding.evidence)}")
         if finding.action:
             say(f"    → {printable(finding.action)}", split_command(finding.action)[1])
-    next_step(scores_next(run, reading.run))
+    # A run that gave up would only say so again: what is next is the smaller step size.
+    smaller = split_command(findings[0].action)[1] if reading.run.status == "diverged" else ""
+    next_step(smaller or scores_next(run, reading.run))
     return 0

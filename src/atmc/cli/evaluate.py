@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
     """The command; returns the exit code."""
-    from atmc.cli.open_runs import check_device, check_run, is_regression, tell_damage, threads_of
+    from atmc.cli.open_runs import check_device, check_run, in_python, is_regression, tell_damage, threads_of
 
     check_run(run)
     from atmc.recipe.settings import temperature_before, temperature_said
@@ -53,7 +53,8 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
         from atmc.cli.score_tables import print_scores
 
         print_scores(result, "regression" if numbers else "classification")
-    next_step(command("atmc", "doctor" if numbers else "report", run))
+    # Not the doctor, which names this very command: what follows scores is predictions.
+    next_step(f"in Python, {in_python(run, 'regress(x)')}" if numbers else command("atmc", "report", run))
     return 0
 
 
@@ -79,15 +80,14 @@ def _summary(probs: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any]:
 
 
 def _numbers(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
-    """Scores of a regression, from the outputs and the noise scale that the run kept."""
+    """Scores of a regression, from the outputs and the likelihood that the run kept."""
     from atmc.posterior import regression
 
-    scale = regression.noise_of(reading.run.likelihood())
-    assert scale is not None  # what a regression's likelihood has
+    law = reading.run.likelihood()
     outputs, targets = reading.run.predictions(split), data.labels
-    if outputs.shape[1:] == (*targets.shape, 1):  # targets of a test set may lack this axis, as in the run itself
+    if law.predict(outputs).shape[1:] == (*targets.shape, 1):  # a test set may lack this axis, as in the run itself
         targets = targets[..., None]
-    return {**regression.summary(outputs, targets, scale), "scale": scale}
+    return {**regression.summary(outputs, targets, law), "scale": float(law.noise(outputs).double().mean())}
 
 
 def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Answers, dict[str, Any]]:

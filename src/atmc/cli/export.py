@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from atmc.posterior import Posterior
 
 MADE_UP = 16  # inputs at random
-_CLASSES = "only classifiers can be exported to ONNX"
 
 
 def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
@@ -51,7 +50,7 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
 
     Refuses a custom network, or a saved posterior that does not know its inputs, with what to write in Python.
     """
-    from atmc.cli.open_runs import check_run, in_python, is_regression, is_saved, saved_in_python
+    from atmc.cli.open_runs import check_run, in_python, is_saved, saved_in_python
 
     check_run(run)
     goal = str(folder)
@@ -61,8 +60,6 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
         from atmc.posterior.inputs import looks_up
 
         posterior = Posterior.load(run)
-        if onnx and posterior.is_regression:
-            raise InputError(f"{run} is of a regression, and {_CLASSES}: add --no-onnx for its samples alone")
         if onnx and (posterior.shape is None or looks_up(posterior.model)):
             raise InputError(
                 f"{run} is a saved posterior that does not say what its inputs are, to check an ONNX file on: name the "
@@ -72,8 +69,6 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
     from atmc.report.read_run import Reading, pixels
 
     reading = Reading(run)
-    if onnx and is_regression(reading.run):
-        raise InputError(f"{run} is a regression, and {_CLASSES}: in Python, {in_python(run, kept)} keeps its samples")
     reading.need_network(in_python(run, checked if onnx else kept))
     inputs = pixels(reading.examples("test"), range(8)) if onnx and reading.posterior.example is None else None
     return reading.posterior, inputs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from atmc.common.errors import InputError, RunError
 
 _NO_ROOM = "out of memory; close other programs, or use a smaller batch or network"
 DONE, FAILED, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 3, 130
+_show_as_python = warnings.showwarning
 _pressed = False  # whether Ctrl-C was, also where an import has swallowed its exception
 
 
@@ -36,6 +38,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
         signal.signal(signal.SIGINT, _press)
+    warnings.showwarning = _one_line
     sys.exit(run(sys.argv[1:]))
 
 
@@ -73,6 +76,14 @@ def run(arguments: Sequence[str]) -> int:
             return _ends(error, FAILED, _NO_ROOM)
         said = f"{type(error).__name__}: {error}"
         return _ends(error, FAILED, f"unexpected {said[:300]} (ATMC_DEBUG=1 shows where; please report it)")
+
+
+def _one_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning for the user as one line, without the place in our code that gave it; others as Python has them."""
+    if category is UserWarning:
+        complain(str(message))
+    else:
+        _show_as_python(message, category, *where, **more)
 
 
 def _press(*_: object) -> None:

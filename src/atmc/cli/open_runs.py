@@ -53,7 +53,7 @@ def scores_next(path: Path, run: RunDir) -> str:
 
     if run.recipe.data.name == OWN and "test" not in run.splits:
         return f"in Python, {in_python(path, 'evaluate(x, y)')}"
-    return command("atmc", "evaluate" if is_regression(run) else "report", path)
+    return command("atmc", "report", path)
 
 
 def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, View]:

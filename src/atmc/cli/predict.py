@@ -67,7 +67,7 @@ def predict(
             with working(f"asking {plural(len(posterior), 'sample')} about {many}"), threads_of(run):
                 prediction = posterior.predict(torch.stack([picture.pixels for _, picture in pictures]), device=place)
             for i, (path, picture) in enumerate(pictures):
-                entries[path] = _entry(path, picture, prediction, i, top)
+                entries[path] = _entry(path, picture, prediction, i, top, len(posterior) > 1)
         for path in paths:
             found.append(entries[path])
             if not as_json:
@@ -113,7 +113,8 @@ def read_picture(path: Path, view: View, *, invert: bool = False) -> Picture:
     return Picture(255 - pixels, [*notes, "inverted"]) if invert else Picture(pixels, notes)
 
 
-def _entry(path: Path, picture: Picture, prediction: Prediction, i: int, top: int) -> dict[str, Any]:
+def _entry(path: Path, picture: Picture, prediction: Prediction, i: int, top: int, several: bool) -> dict[str, Any]:
+    """What is printed of one image. One network (a distilled one) cannot tell what of its uncertainty is epistemic."""
     probs = prediction.probs[i]
     order = probs.argsort(descending=True)[:top].tolist()
     names = prediction.classes or tuple(str(c) for c in range(len(probs)))
@@ -123,9 +124,9 @@ def _entry(path: Path, picture: Picture, prediction: Prediction, i: int, top: in
         "probability": float(probs[order[0]]),
         "top": [{"label": names[c], "probability": float(probs[c])} for c in order],
         "entropy": float(prediction.entropy[i]),
-        "aleatoric": float(prediction.aleatoric[i]),
-        "epistemic": float(prediction.epistemic[i]),
-        "agreement": float(prediction.agreement[i]),
+        "aleatoric": float(prediction.aleatoric[i]) if several else None,
+        "epistemic": float(prediction.epistemic[i]) if several else None,
+        "agreement": float(prediction.agreement[i]) if several else None,
         "notes": picture.notes,
     }
 
@@ -144,5 +145,7 @@ def _uncertainty(entry: dict[str, Any]) -> str:
     total = entry["entropy"]
     if total < 0.01:
         return f"almost no uncertainty ({total:.3f} nats)"
+    if entry["epistemic"] is None:
+        return f"uncertainty {total:.2f} nats; how much of it is epistemic one network cannot tell"
     share, agree = 100 * entry["epistemic"] / total, 100 * entry["agreement"]
     return f"uncertainty {total:.2f} nats, {share:.0f} % epistemic; {agree:.0f} % of the samples agree"

@@ -12,7 +12,7 @@ from atmc.common.text import plural
 
 def report(runs: Sequence[Path], *, out: Path | None, figures: Path | None, ood: Sequence[str], as_json: bool) -> int:
     """The command; returns the exit code."""
-    from atmc.cli.open_runs import is_regression, scores_next, tell_damage
+    from atmc.cli.open_runs import is_regression, tell_damage
     from atmc.report import build
     from atmc.report.table import as_json as table_json
     from atmc.report.table import rows
@@ -30,9 +30,13 @@ def report(runs: Sequence[Path], *, out: Path | None, figures: Path | None, ood:
         raise InputError(f"--figures {figures} is a file: name a folder")
     typed = command("atmc", "report", *runs, *(word for kind in ood for word in ("--ood", kind)))
     with working(f"reading {plural(len(runs), 'run')} and drawing"):
-        for run in runs:
-            if Manifest.exists(run) and is_regression(opened := RunDir.open(run)):
-                raise InputError(f"{run} is a regression, and reports are for classifiers: {scores_next(run, opened)}")
+        numbers = [run for run in runs if Manifest.exists(run) and is_regression(RunDir.open(run))]
+        if numbers and len(numbers) < len(runs):
+            raise InputError(f"{numbers[0]} is a regression, and others are not: report them one by one")
+        if numbers and ood:
+            raise InputError(f"--ood is for images with classes, and {numbers[0]} is a regression: leave it out")
+        if numbers:
+            return _numbers(runs, page, figures, typed, as_json)
         data = build(runs, page, figures, ood=ood, command=typed)
     for run, facts in zip(runs, data.runs, strict=True):
         tell_damage(run, facts.damage)
@@ -65,4 +69,28 @@ def report(runs: Sequence[Path], *, out: Path | None, figures: Path | None, ood:
         next_step(command("atmc", "predict", runs[0], "IMAGE.png"), examine)
     else:
         next_step(examine)
+    return 0
+
+
+def _numbers(runs: Sequence[Path], page: Path, figures: Path | None, typed: str, as_json: bool) -> int:
+    """The report of regressions; returns the exit code."""
+    from atmc.cli.open_runs import tell_damage
+    from atmc.report.regression_page import build_regression, regression_verdict
+
+    found = build_regression(runs, page, figures, command=typed)
+    for run, facts in zip(runs, found, strict=True):
+        tell_damage(run, facts.damage)
+    if as_json:
+        rows = [{"run": one.name, "single": one.single, "predictive": one.predictive} for one in found]
+        damaged = [line for one in found for line in one.damage]
+        told = {"report": str(page), "figures": str(figures) if figures else None, "rows": rows}
+        emit(told | ({"damaged": damaged} if damaged else {}))
+        return 0
+    for sentence in regression_verdict(found):
+        say(printable(sentence))
+    say()
+    say(f"The report: {printable(page.resolve())}", page.resolve())
+    if figures is not None:
+        say(f"The figures: {printable(figures.resolve())}", figures.resolve())
+    next_step(command("atmc", "doctor", runs[0]))
     return 0

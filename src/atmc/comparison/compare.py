@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from atmc import api
-from atmc.api_arguments import Pair, examples
+from atmc.api_arguments import examples
 from atmc.common.errors import InputError
 from atmc.common.suggest import nearest
 from atmc.comparison import baselines
 from atmc.comparison.judgement import Row, scored, verdict
-from atmc.comparison.task import Task, known_noise
+from atmc.comparison.task import Task, anew, known_noise
 from atmc.data import ImageData
 from atmc.engine.schedule import make_schedule
 from atmc.engine.torch_settings import numerics
@@ -83,9 +83,9 @@ def _right(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def compare(
     model: nn.Module,
-    data: Pair | ImageData | str,
+    data: Any,
     *,
-    test: Pair | ImageData | None = None,
+    test: Any = None,
     epochs: int | None = None,
     recipe: str | Path | Recipe | None = None,
     methods: Sequence[str] = METHODS,
@@ -100,7 +100,7 @@ def compare(
 
     Args:
         model: as for `atmc.sample`; its weights are where SGD, SWA, dropout and the sampler begin.
-        data: (inputs, labels), an `ImageData`, or the name of a data set.
+        data: as for `atmc.sample`: (inputs, labels), an `ImageData`, the name of a data set, …
         test: what is scored on. Without it a fifth of `data`, drawn by `seed`, is held out.
         epochs: of the sampler, 100 by default. All others get what these cost.
         recipe: settings of the sampler, instead of those that `atmc.sample` finds.
@@ -121,7 +121,8 @@ def compare(
     left_out: dict[str, str] = {}
     kind: Kind = "classification"
     for repeat in range(repeats):
-        own = _Repeat(model, train, held, epochs, recipe, prior, likelihood, batch_size, seed + repeat)
+        begin = anew(model, seed + repeat) if repeat else model
+        own = _Repeat(begin, train, held, epochs, recipe, prior, likelihood, batch_size, seed + repeat)
         say(_line(SAMPLER, repeat, repeats))
         found = {SAMPLER: own.sample()}
         kind = own.kind

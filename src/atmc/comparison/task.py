@@ -72,15 +72,7 @@ class Task:
 
     def fresh(self, member: int = 0) -> nn.Module:
         """A copy of the network: the first with its own weights, others with new ones."""
-        net = copy.deepcopy(self.model)
-        if member or self.seed:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(1_000_003 * self.seed + member)
-                for module in net.modules():
-                    reset = getattr(module, "reset_parameters", None)
-                    if callable(reset):
-                        reset()
-        return net
+        return anew(self.model, 1_000_003 * self.seed + member) if member else copy.deepcopy(self.model)
 
     def descend(
         self,
@@ -122,6 +114,18 @@ class Task:
             every = torch.split(torch.arange(len(where.labels)), AT_ONCE)
             parts = [net(where.examples(rows)[0]) for rows in every]
         return torch.cat(parts)
+
+
+def anew(model: nn.Module, seed: int) -> nn.Module:
+    """A copy of a network whose layers have drawn their first weights again."""
+    net = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in net.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+    return net
 
 
 def known_noise(likelihood: Any) -> float:

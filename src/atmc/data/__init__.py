@@ -15,6 +15,7 @@ from atmc.data.device_store import DeviceStore
 from atmc.data.epoch_order import EpochPlan, plan
 from atmc.data.evaluation_batches import EvalBatches
 from atmc.data.image_decoding import read_image
+from atmc.data.own_data import OwnData, in_order, is_own, read_own, split_batch
 from atmc.data.stream_batches import StreamBatches, StreamEvalBatches
 from atmc.data.streamed_source import ArraySource, Source
 from atmc.data.training_batches import Batches
@@ -29,6 +30,7 @@ __all__ = [
     "EpochPlan",
     "EvalBatches",
     "ImageData",
+    "OwnData",
     "Source",
     "StreamBatches",
     "StreamEvalBatches",
@@ -37,10 +39,14 @@ __all__ = [
     "eval_batches",
     "fetch",
     "hold_out",
+    "in_order",
+    "is_own",
     "is_streaming",
     "load",
     "open_source",
     "plan",
     "read_image",
+    "read_own",
+    "split_batch",
     "train_batches",
 ]

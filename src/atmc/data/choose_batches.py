@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from atmc.common.errors import InputError
 from atmc.data.dataset import ImageData
 from atmc.data.device_batches import DeviceBatches
 from atmc.data.evaluation_batches import EvalBatches
+from atmc.data.own_batches import OwnBatches
+from atmc.data.own_data import OwnData
 from atmc.data.stream_batches import StreamBatches, StreamEvalBatches
 from atmc.data.streamed_source import Source
 from atmc.data.training_batches import Batches
@@ -36,11 +39,25 @@ def train_batches(
     rank: int = 0,
     world: int = 1,
     workers: int = 2,
+    independent: bool = False,
 ) -> Batches:
-    """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other."""
+    """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other.
+
+    `OwnBatches` for one whose own transform draws at random. `independent`: every example of every batch is drawn from
+    all data, instead of epochs that show each once.
+    """
     where = torch.device(device)
-    if isinstance(data, ImageData) and fits(data, where, pad):
-        return DeviceBatches(data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world)
+    if isinstance(data, ImageData) and not isinstance(data, OwnData) and fits(data, where, pad):
+        return DeviceBatches(
+            data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world, independent=independent
+        )
+    if independent:
+        raise InputError(
+            f"sampler.noise_rank draws the examples of every batch from all data, and {data.name} is read epoch by "
+            "epoch: set sampler.noise_rank = 0"
+        )
+    if isinstance(data, OwnData):
+        return OwnBatches(data, batch_size, where, dtype, seed, rank=rank, world=world)
     return StreamBatches(
         data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world, workers=workers
     )

@@ -35,6 +35,7 @@ class DeviceBatches(Batches):
         batch_size: of the whole step; each of `world` processes gets an equal share of every batch.
         augment: "none", "crop", "flip" or "crop-flip" (see `atmc.data.augment`).
         kernel: "triton", "plain" torch, or "auto", Triton if it works; all give the same bits.
+        independent: draw every example from all data; an "epoch" is then as many draws as there are examples.
     """
 
     capturable = True
@@ -52,9 +53,11 @@ class DeviceBatches(Batches):
         rank: int = 0,
         world: int = 1,
         kernel: Kernel = "auto",
+        independent: bool = False,
     ) -> None:
         self._arrange(data.name, len(data), batch_size, seed, rank, world)
         self._pad, self._flip = parse_augment(augment, pad)
+        self._independent = independent
         if (self._pad or self._flip) and data.images.ndim != 4:
             raise InputError(
                 f"augment = {augment!r} is for images [C, H, W]; an example of {data.name} is {data.shape}"
@@ -63,6 +66,9 @@ class DeviceBatches(Batches):
         self.device, self.dtype = self.store.device, dtype
         self._share = batch_size // world
         self._lane = torch.arange(self._share, device=self.device) + rank * self._share
+        # A batch of all examples is the same in any order: it is taken once, and no order is made.
+        everything = batch_size == len(data) and world == 1 and not (self._pad or self._flip)
+        self._all = self.store.examples(torch.arange(len(data), device=self.device)) if everything else None
         self._allocate_ring()
         fits = _triton_serves(self.store)
         if kernel == "triton" and not fits:
@@ -73,6 +79,11 @@ class DeviceBatches(Batches):
         self._ring = torch.zeros(2 * self.num_data, 3, dtype=torch.int64, device=self.device)
         self._resident: list[int | None] = [None, None]
         self._step = torch.zeros((), dtype=torch.int64, device=self.device)
+
+    @property
+    def most_ahead(self) -> int | None:
+        """Steps that `ensure` takes at once; None for any number, where every batch is all of the data."""
+        return None if self._all is not None else self.num_data // self.batch_size
 
     def with_seed(self, seed: int) -> DeviceBatches:
         """The same data in another order, for another chain; the store is shared."""
@@ -93,6 +104,8 @@ class DeviceBatches(Batches):
         """
         if step < 0 or count < 1:
             raise ValueError(f"there are no {count} steps from {step} on")
+        if self._all is not None:
+            return
         if count * self.batch_size > self.num_data:
             raise ValueError(f"{count} steps of {self.batch_size} are more than one epoch of {self.num_data} examples")
         epoch = self.epoch_at(step)
@@ -108,7 +121,7 @@ class DeviceBatches(Batches):
         self._resident[epoch % 2] = epoch
 
     def _addresses(self, epoch: int) -> Tensor:
-        return self.store.addresses(plan(self.seed, epoch, self.num_data, self._pad, self._flip))
+        return self.store.addresses(plan(self.seed, epoch, self.num_data, self._pad, self._flip, self._independent))
 
     def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """The examples of global step `step`: inputs in `dtype` (images channels-last) and labels.
@@ -116,6 +129,8 @@ class DeviceBatches(Batches):
         With a device tensor the call can be captured, and `ensure` must have been called for that step; with a number
         that is done here.
         """
+        if self._all is not None:
+            return self._all
         if isinstance(step, Tensor) and step.device.type == "cpu":
             step = int(step)
         if isinstance(step, int):

@@ -41,8 +41,10 @@ class DeviceStore:
         if data.images.dtype == torch.uint8:
             table = lookup_table(data.mean, data.std, channels, self.dtype, self.device)
             return images.contiguous().to(self.device), table
-        if not data.images.is_floating_point():
-            raise InputError(f"{data.name}: images of {data.images.dtype}; give uint8 or floating ones")
+        if data.images.is_complex():
+            raise InputError(f"{data.name}: inputs of {data.images.dtype}: give real numbers")
+        if not data.images.is_floating_point():  # whole numbers, as of tokens, stay what they are
+            return images.contiguous().to(self.device), None
         if data.mean:
             centre, scale = (torch.tensor(values, dtype=torch.float64) for values in (data.mean, data.std))
             images = (images.double() - centre) / scale

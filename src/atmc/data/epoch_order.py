@@ -73,10 +73,16 @@ def flips(drawn: Words) -> npt.NDArray[np.bool_]:
     return (drawn[:, 0] & np.uint64(1)).astype(np.bool_)
 
 
-def plan(seed: int, epoch: int, n: int, pad: int = 0, flip: bool = False) -> EpochPlan:
+def draws(seed: int, epoch: int, n: int) -> npt.NDArray[np.int64]:
+    """`n` independent draws from `n` examples, in place of an order (uniform to one part in 2³²/n)."""
+    return ((words(seed, epoch, ORDER, n) >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
+
+
+def plan(seed: int, epoch: int, n: int, pad: int = 0, flip: bool = False, independent: bool = False) -> EpochPlan:
     """The plan of one epoch. Without `pad` the offsets are 0, without `flip` nothing is mirrored.
 
-    The order does not depend on the augmentation, nor one augmentation on the other.
+    The order does not depend on the augmentation, nor one augmentation on the other. With `independent` examples are
+    drawn with replacement.
     """
     still = torch.zeros(n, dtype=torch.int64)
     dx, dy, mirrored = still, still, torch.zeros(n, dtype=torch.bool)
@@ -86,7 +92,8 @@ def plan(seed: int, epoch: int, n: int, pad: int = 0, flip: bool = False) -> Epo
             dx, dy = (torch.from_numpy(offset) for offset in crop_offsets(drawn, pad))
         if flip:
             mirrored = torch.from_numpy(flips(drawn))
-    return EpochPlan(torch.from_numpy(order(seed, epoch, n)), dx, dy, mirrored)
+    shown = draws(seed, epoch, n) if independent else order(seed, epoch, n)
+    return EpochPlan(torch.from_numpy(shown), dx, dy, mirrored)
 
 
 def grouped_order(seed: int, epoch: int, groups: npt.NDArray[np.int64], window: int) -> npt.NDArray[np.int64]:

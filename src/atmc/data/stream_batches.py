@@ -26,7 +26,7 @@ from atmc.data.training_batches import Batches
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
     """One batch: which examples, and the random words of their augmentation (None: as they are)."""
 
     index: npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ class _Reader(Dataset[object]):
     def __init__(self, source: Source, cut: Cut) -> None:
         self._source, self._cut = source, cut
 
-    def __getitem__(self, request: _Request) -> object:
+    def __getitem__(self, request: Request) -> object:
         words = [None] * len(request.index) if request.words is None else [(int(a), int(b)) for a, b in request.words]
         try:
             images = [self._source.example(int(i), self._cut, w) for i, w in zip(request.index, words, strict=True)]
@@ -66,7 +66,7 @@ class _Pipe:
         self._offsets = table_offsets(channels, width, device)
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call, unused-ignore]
 
-    def run(self, requests: Iterator[_Request]) -> Iterator[tuple[Tensor, Tensor]]:
+    def run(self, requests: Iterator[Request]) -> Iterator[tuple[Tensor, Tensor]]:
         loader: DataLoader[object] = DataLoader(
             self._reader,
             batch_size=None,
@@ -129,15 +129,15 @@ class StreamBatches(Batches):
         self._queue: Iterator[tuple[Tensor, Tensor]] | None = None
         self._next = -1
 
-    def _epoch(self, epoch: int) -> _Request:
+    def _epoch(self, epoch: int) -> Request:
         augmented = self._cut.pad or self._cut.flip or self._cut.resized
         words = epoch_order.augment_words(self.seed, epoch, self.num_data) if augmented else None
-        return _Request(self.source.order(self.seed, epoch), words)
+        return Request(self.source.order(self.seed, epoch), words)
 
-    def _requests(self, step: int) -> Iterator[_Request]:
+    def _requests(self, step: int) -> Iterator[Request]:
         """This process's share of every batch from `step` on, without end."""
         share = self.batch_size // self.world
-        epochs: dict[int, _Request] = {}
+        epochs: dict[int, Request] = {}
         while True:
             position = np.arange(share) + (step * self.batch_size + self.rank * share)
             first, last = int(position[0]) // self.num_data, int(position[-1]) // self.num_data
@@ -145,7 +145,7 @@ class StreamBatches(Batches):
             parts = [(epochs[e], position[position // self.num_data == e] - e * self.num_data) for e in epochs]
             index = np.concatenate([epoch.index[rows] for epoch, rows in parts])
             words = [epoch.words[rows] for epoch, rows in parts if epoch.words is not None]
-            yield _Request(index, np.concatenate(words) if words else None)
+            yield Request(index, np.concatenate(words) if words else None)
             step += 1
 
     def start(self, step: int = 0) -> None:
@@ -181,7 +181,7 @@ class StreamBatches(Batches):
             np.arange(at, min(at + self.batch_size, end)) for at in range(start * self.batch_size, end, self.batch_size)
         )
         mine = (np.array_split(row, self.world)[self.rank] for row in rows)
-        return self._pipe.run(_Request(whole.index[p], None if whole.words is None else whole.words[p]) for p in mine)
+        return self._pipe.run(Request(whole.index[p], None if whole.words is None else whole.words[p]) for p in mine)
 
     def with_seed(self, seed: int) -> StreamBatches:
         """The same source in another order, with workers of its own."""
@@ -221,4 +221,4 @@ class StreamEvalBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         every = np.arange(self.num_data)
         cuts = range(0, self.num_data, self.batch_size)
-        return self._pipe.run(_Request(every[at : at + self.batch_size], None) for at in cuts)
+        return self._pipe.run(Request(every[at : at + self.batch_size], None) for at in cuts)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from atmc.diagnose import noise_checks, traces
+from atmc.diagnose.collapse import complaint
 from atmc.diagnose.convergence import by_chain, ess, exchangeability_test, rhat
 from atmc.diagnose.finding import SIGNIFICANT
 from atmc.diagnose.run_measurements import RunMeasurements
@@ -25,10 +26,11 @@ POOR = 8.0  # effective samples that are too few for a spread
 
 
 def complaints(run: RunDir) -> list[str]:
-    """Plain sentences about temperature, mini-batch noise, mixing and effective samples; none for a healthy run."""
-    rows = traces.settled(run.metrics(), run.recipe.schedule.settled_epochs)
+    """Plain sentences about collapse, temperature, mini-batch noise, mixing, effective samples; none for a good run."""
+    written = run.metrics()
+    rows = traces.settled(written, run.recipe.schedule.settled_epochs)
     hot = traces.warmed(rows) if run.recipe.schedule.explore_fraction else rows
-    found = [_temperature(hot), _noise(run, hot), *_mixing(rows)]
+    found = [complaint(written, run.recipe.sampler.temperature), _temperature(hot), _noise(run, hot), *_mixing(rows)]
     return [line for line in found if line]
 
 
@@ -63,7 +65,10 @@ def _mixing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if losses.shape[-1] < FEW:
         return []
     found = []
-    unlike, worth = float(rhat(losses)), float(ess(losses))
+    try:
+        unlike, worth = float(rhat(losses)), float(ess(losses))
+    except ImportError:  # arviz is of the cli extra, and a run that has ended well must not end in an error
+        return []
     if unlike > UNMIXED and exchangeability_test(losses[None]) < SIGNIFICANT:
         found.append(
             f"R-hat of the training loss is {unlike:.2f} (above {UNMIXED:g}): the chain has not converged; "

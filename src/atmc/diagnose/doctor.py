@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from atmc.common.text import plural
+from atmc.diagnose import collapse
 from atmc.diagnose import dynamics_checks as motion
 from atmc.diagnose import noise_checks as noise
 from atmc.diagnose import sample_checks as samples
@@ -30,6 +31,7 @@ __all__ = ["Advice", "RunMeasurements", "doctor", "examine", "verdict"]
 
 # The order in which a person would ask.
 QUESTIONS: tuple[Callable[[RunMeasurements], list[Advice]], ...] = (
+    collapse.collapsed,
     motion.finished,
     motion.intact,
     motion.diverged,

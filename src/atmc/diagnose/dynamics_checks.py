@@ -35,7 +35,7 @@ LIGHT = 0.3  # equilibrium spread of the thermostat as a share of D with which i
 
 def finished(v: RunMeasurements) -> list[Advice]:
     """Did the run come to its end?"""
-    if v.status == "done":
+    if not unfinished(v):  # of chains that gave up `diverged` speaks
         return []
     evidence = f"Its last session ended with “{v.status}”."
     return [
@@ -43,7 +43,7 @@ def finished(v: RunMeasurements) -> list[Advice]:
             "note",
             "The run has not come to its end",
             evidence,
-            finish(v) if unfinished(v) else "Run the same command again: it goes on where it stopped.",
+            finish(v),
             "certain",
         )
     ]
@@ -62,21 +62,29 @@ def intact(v: RunMeasurements) -> list[Advice]:
 
 
 def diverged(v: RunMeasurements) -> list[Advice]:
-    """Did it have to be caught?"""
-    if v.rollbacks == 0 and v.status != "diverged":
+    """Did it have to be caught, or could that be expected of its step size?"""
+    unstable = v.stable_share < 1
+    if v.rollbacks == 0 and v.status != "diverged" and not unstable:
         return []
     times = {0: "never", 1: "once"}.get(v.rollbacks, f"{v.rollbacks} times")
-    evidence = f"The step size is now {v.lr_scale:g} of the recipe's, so samples before and after differ in kind."
     if v.status == "diverged":  # the last of these step sizes was too large as well
+        level, title = "problem", "The step size is too large: the chain diverged for good"
         evidence = (
             f"It was rolled back {times}, and diverged with {v.lr_scale:g} of the recipe's step size all the same."
         )
-        action = slower(v, f"Start anew with sampler.lr and the speeds times {v.lr_scale / 4:g}", v.lr_scale / 4)
-        return [
-            Advice("problem", "The step size is too large: the chain diverged for good", evidence, action, "certain")
-        ]
-    action = slower(v, f"Start anew with sampler.lr and the speeds times {v.lr_scale:g}", v.lr_scale)
-    return [Advice("warning", f"The chain diverged {times} and was rolled back", evidence, action, "certain")]
+        share = v.lr_scale / 4
+    else:
+        level, title, share = "warning", f"The chain diverged {times} and was rolled back", v.lr_scale
+        evidence = f"The step size is now {v.lr_scale:g} of the recipe's, so samples before and after differ in kind."
+        if v.rollbacks == 0:
+            title, evidence = "The step size is far too large to be stable", "The chain has not diverged yet."
+    if unstable:
+        share = min(share, v.stable_share)
+        evidence += (
+            f" A step overshoots {v.overshoot:.3g} times as far as is stable where the potential is most curved."
+        )
+    action = slower(v, f"Start anew with sampler.lr and the speeds times {share:g}", share)
+    return [Advice(level, title, evidence, action, "certain")]
 
 
 def enough_samples(v: RunMeasurements) -> list[Advice]:
@@ -246,9 +254,11 @@ def stationary_loss(v: RunMeasurements) -> list[Advice]:
     if not v.samples_weights or not np.isfinite(trend.p_value) or not np.isfinite(v.loss):
         return []
     change = trend.slope * (trend.points - 1)
-    share = abs(change) / max(abs(v.loss), 0.01)  # of nats: the loss of a regression may pass through 0
+    # The loss of a regression is −log of a density, which may be 0 or less: nats themselves are its unit.
+    share = abs(change) if v.regression else abs(change) / max(abs(v.loss), 0.01)
+    size = "" if v.regression else f", {share:.0%} of it"
     evidence = (
-        f"Since burn-in the training loss has changed by {change:+.3g}, {share:.0%} of its present {v.loss:.3g} "
+        f"Since burn-in the training loss has changed by {change:+.3g} nats{size}; it is {v.loss:.3g} now "
         f"(p = {trend.p_value:.2g})."
     )
     if share <= (SMALL if trend.p_value >= SIGNIFICANT else SMALL / 2):

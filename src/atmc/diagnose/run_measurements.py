@@ -13,6 +13,7 @@ import numpy as np
 
 from atmc.common.errors import InputError
 from atmc.diagnose import traces
+from atmc.diagnose.collapse import TrainingFit, training_fit
 from atmc.diagnose.convergence import (
     Mixing,
     PairGains,
@@ -54,6 +55,8 @@ class RunMeasurements:
     follows: bool = True  # whether the thermostat's friction goes with the step size
     rollbacks: int = 0
     lr_scale: float = 1.0  # what rollbacks have left of the step size
+    overshoot: float = NAN  # times that a step is too long to be stable, where it was far from it from the start
+    stable_share: float = NAN  # of the step size that would be stable then
     damage: tuple[str, ...] = ()
     kinetic: traces.Level = NO_LEVEL  # after burn-in, over the time of the dynamics (at T, where cycles explore at 0)
     kinetic_at_samples: traces.Level = NO_LEVEL  # in the last part of every cycle
@@ -67,10 +70,12 @@ class RunMeasurements:
     silent: float = NAN  # share of parameters with xi >= D
     drift: traces.Trend = NO_TREND  # of the training loss, per cycle
     loss: float = NAN  # the training loss, lately
+    training: TrainingFit | None = None  # on some training examples, beside guessing and the warm start
     distance: float = NAN  # median cosine distance between samples
     neighbours: float = NAN  # distance of neighbours over that of strangers
     split: str = ""
     classes: int = 0  # 0 where unknown
+    guess: tuple[float, float] = (NAN, NAN)  # NLL and accuracy of the labels' own frequencies in that split
     modes: int | None = None  # where cycles give several samples: what mixing, doubling, pairs and late count
     mixing: Mixing | None = None
     scores: dict[str, Any] | None = None  # `metrics.summary`
@@ -93,6 +98,11 @@ class RunMeasurements:
         return self.samples if self.modes is None else self.modes
 
     @property
+    def regression(self) -> bool:
+        """Whether numbers were predicted, as far as the run's rows say."""
+        return self.training is not None and self.training.regression
+
+    @property
     def samples_weights(self) -> bool:
         """Whether this is a sampler's run and not an optimiser's."""
         return self.sampler != "sgd"
@@ -107,6 +117,7 @@ def examine(run: RunDir) -> RunMeasurements:
     ends = traces.cycle_ends(hot)
     drawn = [r for r in rows if r.get("event") == "sample"]
     back = [r for r in rows if r.get("event") == "rollback"]
+    unstable = next((r for r in rows if r.get("event") == "unstable"), {})
     late = main[-max(1, len(main) // 4) :]
     section = recipe.sampler
     kind = sampler_class(section.name)
@@ -126,6 +137,8 @@ def examine(run: RunDir) -> RunMeasurements:
         follows=section.thermostat_follows_step,
         rollbacks=len(back),
         lr_scale=min((float(r.get("lr_scale") or 1.0) for r in back), default=1.0),
+        overshoot=_number(unstable.get("overshoot")),
+        stable_share=_number(unstable.get("stable_share")),
         damage=(*run.damage(), *(str(r.get("what")) for r in rows if r.get("event") == "damage")),
         kinetic=traces.temperature_ratio(hot, by_time=True),
         kinetic_at_samples=traces.temperature_ratio(ends),
@@ -140,6 +153,7 @@ def examine(run: RunDir) -> RunMeasurements:
         silent=_median(drawn[-max(1, len(drawn) // 4) :], "silent_share"),
         drift=traces.trend(traces.stretches(per_cycle)),
         loss=float(np.median(per_cycle[-max(1, per_cycle.size // 4) :])) if per_cycle.size else NAN,
+        training=training_fit(rows),
         recipe=recipe,
         path=str(run.path),
         steps_per_epoch=_steps_per_epoch(run),
@@ -193,12 +207,19 @@ def _with_predictions(found: RunMeasurements, run: RunDir) -> RunMeasurements:
     return replace(
         found,
         classes=int(probs.shape[2]),
+        guess=_guess(labels),
         scores=summary(probs, labels),
         bins=calibration_bins(predictive(probs), labels),
         doubling=gain_of_doubling(modes, labels),
         pairs=gain_of_pairs(modes, labels, owners) if owners is not None else None,
         late=gain_of_late(modes, labels, owners),
     )
+
+
+def _guess(labels: Any) -> tuple[float, float]:
+    """NLL and accuracy of a guess that knows how frequent each class is."""
+    share = np.unique(np.asarray(labels), return_counts=True)[1] / len(labels)
+    return float(-(share * np.log(share)).sum()), float(share.max())
 
 
 def _steps_per_epoch(run: RunDir) -> float:
@@ -218,6 +239,10 @@ def stored_labels(run: RunDir, split: str) -> Any:
         return load_split(run, split).labels.numpy()
     except (InputError, OSError, KeyError):
         return None
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else NAN
 
 
 def _median(rows: Any, name: str) -> float:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from atmc.common.text import plural
+from atmc.diagnose.collapse import LITTLE, RIGHT
 from atmc.diagnose.finding import FEW, SIGNIFICANT, Advice, cannot_tell, words
 from atmc.diagnose.run_measurements import RunMeasurements
 from atmc.diagnose.suggested_commands import go_on, held_out, longer_burn_in, slower
@@ -17,6 +18,7 @@ UNMIXED = 1.1  # R-hat; two halves of 14 independent samples pass it in a quarte
 HARM = 0.02  # share of the NLL that late samples alone are better by, from which early ones do harm
 WORSE = 1.2  # times the NLL of guessing
 WIDE = 0.05  # a gap between confidence and accuracy that matters by itself
+BY_CHANCE = 0.4 * math.sqrt(15)  # the ECE of N calibrated examples in 15 bins, times √N; see `calibration.ece`
 SAME = 1e-12  # cosine distance of weights that differ by rounding
 LONGER = "Lengthen schedule.cycle_epochs, so that each cycle travels further, or raise the step size."
 
@@ -91,8 +93,8 @@ def learned(v: RunMeasurements) -> list[Advice]:
 
     Worse than guessing, on the training set as well, is what too large a step size does.
     """
-    if v.bins is None or v.scores is None or v.classes < 2:
-        return []
+    if v.bins is None or v.scores is None or v.classes < 2 or (v.training is not None and v.training.guesses):
+        return []  # `collapsed` has said it
     one, uniform = v.scores["mean_single"]["nll"], math.log(v.classes)
     if one > WORSE * uniform and not v.loss < uniform:
         evidence = (
@@ -102,19 +104,22 @@ def learned(v: RunMeasurements) -> list[Advice]:
         action = slower(v, "The step size is too large: divide sampler.lr and the speeds by ten", 0.1)
         return [Advice("problem", "Its samples are worse than guessing", evidence, action, "certain")]
     examples, share = int(v.bins.count.sum()), v.scores["predictive"]["accuracy"]
-    low = float(wilson(share * examples, examples)[0])
-    if low > 1 / v.classes:
+    nll, (guess, usual) = v.scores["predictive"]["nll"], v.guess
+    # By size too: enough examples tell 23 % from one in five, and it is still next to nothing.
+    by_size = nll >= (1 - LITTLE) * guess and share <= usual + RIGHT * (1 - usual)
+    if float(wilson(share * examples, examples)[0]) > 1 / v.classes and not by_size:
         return []
-    nll, guess = v.scores["predictive"]["nll"], math.log(v.classes)
     evidence = (
         f"Of {plural(examples, f'{v.split} example')} it gets {100 * share:.1f} % right, and guessing among "
-        f"{v.classes} classes {100 / v.classes:.1f} %; its NLL is {nll:.3f}, that of guessing {guess:.3f}."
+        f"{v.classes} classes {100 / v.classes:.1f} %; its NLL is {nll:.3f}, that of guessing "
+        f"{guess if np.isfinite(guess) else math.log(v.classes):.3f}."
     )
     action = (
-        "Look at the labels, then give it more: training data, schedule.epochs, a larger network, larger pictures; and "
-        "more test examples where there are few."
+        "Look at the labels, then give it more training data, or larger pictures; and more test examples where "
+        "there are few."
     )
-    return [Advice("warning", "Its predictions cannot be told from guessing", evidence, action, "certain")]
+    title = "Its predictions are hardly better than guessing"
+    return [Advice("warning", title, evidence, action, "certain")]
 
 
 def averaging(v: RunMeasurements) -> list[Advice]:
@@ -180,15 +185,20 @@ def calibrated(v: RunMeasurements) -> list[Advice]:
     over, under = int((b.confidence > b.high).sum()), int((b.confidence < b.low).sum())
     evidence = (
         f"In {over} of {len(b.count)} equally sized bins of {v.split} examples confidence is above the 95 % interval "
-        f"of the accuracy, in {under} below; the mean gap is {b.error:.3f}."
+        f"of the accuracy, in {under} below."
     )
+    by_chance = BY_CHANCE / math.sqrt(int(b.count.sum()))
+    if v.scores is not None:  # the number that evaluate and report give, and no other
+        ece = v.scores["predictive"]["ece"]
+        evidence += f" The ECE is {ece:.3f}; calibrated, as many examples would have about {by_chance:.3f} by chance."
     gap, chance = whole_gap(b)
     # A few examples fill no bin well enough to accuse it, and still show a gap that all of them share.
     together = abs(gap) >= WIDE and chance < SIGNIFICANT
     if together:
         evidence += f" Over all, confidence less accuracy is {gap:+.3f}."
     if not together and (over + under < 3 or b.error < 0.01):
-        return [Advice("ok", "Confidence and accuracy agree", evidence)]
+        few = f", as far as {plural(int(b.count.sum()), 'example')} tell" if by_chance > WIDE else ""
+        return [Advice("ok", f"Confidence and accuracy agree{few}", evidence)]
     if gap > 0 if together else over > under:
         raised = "raise the temperature towards 1, " if v.temperature < 1 else ""
         action = f"Average more samples, {raised}or scale with a temperature fitted on validation data."

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from atmc.common.errors import InputError
-from atmc.data import Batches, ImageData, train_batches
+from atmc.data import Batches, ImageData, OwnData, train_batches
 from atmc.engine.precision import precision_for
 from atmc.engine.processes import World
 from atmc.engine.run_data import Examples, RunData
@@ -64,11 +64,18 @@ def make_feed(
         rank=world.data_rank,
         world=world.data_size,
         workers=recipe.data.workers,
+        independent=recipe.sampler.noise_rank > 0,
     )
 
 
 def _check_augment(augment: str, train: Examples) -> None:
     """One line with the key where these examples cannot be augmented so; names are checked with the recipe."""
+    own = isinstance(train, OwnData)
+    if (augment == "own") != own:
+        what = "draws at random by its own transform" if own else "has no transform of its own that draws at random"
+        raise InputError(f'data.augment = "{augment}", and {train.name} {what}: use "{"own" if own else "none"}"')
+    if own:
+        return
     if augment == "resized-crop-flip" and isinstance(train, ImageData):
         raise InputError(
             f'data.augment = "{augment}" is for image files that stream, and {train.name} is held in memory at its own '

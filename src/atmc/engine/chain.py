@@ -24,6 +24,7 @@ from atmc.engine.processes import World
 from atmc.engine.run_data import RunData
 from atmc.engine.sample_predictions import Evaluator
 from atmc.engine.schedule import Schedule
+from atmc.engine.step_stability import StepStability
 from atmc.recipe.settings import Recipe
 from atmc.samplers import Sampler
 from atmc.storage.state_packing import all_finite, pack, unpack
@@ -32,12 +33,17 @@ AHEAD = 64  # steps enqueued at a time; the device is at most two such stretches
 
 
 def log_steps(recipe: Recipe, schedule: Schedule) -> int:
-    """How many steps one row of metrics sums up."""
-    return recipe.run.log_steps or max(1, min(400, round(schedule.steps_per_epoch)))
+    """How many steps one row of metrics sums up: an epoch's, but of a long run with tiny epochs a thousandth."""
+    if recipe.run.log_steps:
+        return recipe.run.log_steps
+    return max(1, min(400, max(round(schedule.steps_per_epoch), schedule.steps // 1000)))
 
 
 class Chain(DeviceLoop):
-    """Chain `number` of a run. Call `start` or `load` before anything else."""
+    """Chain `number` of a run. Call `start` or `load` before anything else.
+
+    Where a `leader` is given, the curvature that it has measured serves this chain too.
+    """
 
     def __init__(
         self,
@@ -50,6 +56,7 @@ class Chain(DeviceLoop):
         device: torch.device,
         world: World,
         rule: Any = None,
+        leader: "Chain | None" = None,
     ) -> None:
         twin = copy.deepcopy(model)  # before the network is moved and compiled
         super().__init__(number, recipe, schedule, model, feed, device, world, log_steps(recipe, schedule), rule)
@@ -61,8 +68,11 @@ class Chain(DeviceLoop):
         self.guard = Guard(recipe.run.explode, self.guess.loss)
         self.seen = 0  # steps observed
         self.rollbacks = 0
+        self.leader = leader
+        largest = float(schedule.lr[schedule.warm_steps :].max())
+        self.stability = StepStability(recipe.sampler, largest, feed.num_data)
         self.seconds = 0.0
-        serves = NoiseReader.serves(recipe, feed, device)
+        serves = NoiseReader.serves(recipe, feed)
         self.reader = NoiseReader(recipe, schedule, feed, number) if serves else None
         self.window: list[float] = []
         self.noise: list[float] = []  # temperatures along the gradient noise that belong to the window
@@ -83,6 +93,23 @@ class Chain(DeviceLoop):
     def finished(self) -> bool:
         return self.done >= self.schedule.steps
 
+    def begin_sampling(self) -> None:
+        """Look, once a run, how curved the potential is here; a step size far beyond that is said in a row."""
+        mine = self.stability
+        if mine.curvature is not None or not self.world.writes:
+            return
+        if self.leader is not None and self.leader.stability.curvature is not None:
+            mine.curvature = self.leader.stability.curvature
+            return
+        mine.measure(self.potential, self.optimizer, self.evaluator)
+        if row := mine.complaint(self.optimizer):
+            self.rows.append({"step": self.done, **row})
+
+    @property
+    def overshoot(self) -> float:
+        """How far the largest step overshoots now, 1 being the edge of stability; NaN where that is not known."""
+        return self.stability.overshoot(self.optimizer, self.clock.scale)
+
     def advance(self, most: int = AHEAD) -> None:
         """Enqueue up to `most` steps, not beyond the next moment that needs the host (a log, a sample, a phase)."""
         if self.done == self.schedule.warm_steps and self.warming:
@@ -94,7 +121,8 @@ class Chain(DeviceLoop):
         stop = min(self.schedule.next_stop(self.done), (self.done // capacity + 1) * capacity)
         if self.reader is not None:
             stop = min(stop, (self.done // self.reader.every + 1) * self.reader.every)
-        count = min(most, stop - self.done, max(1, int(self.schedule.steps_per_epoch)))
+        ahead = getattr(self.feed, "most_ahead", int(self.schedule.steps_per_epoch))
+        count = min(most, stop - self.done, most if ahead is None else max(1, ahead))
         self.enqueue(count)
         self._read_noise()
         if self.done % capacity == 0 or self.finished:
@@ -202,15 +230,15 @@ class Chain(DeviceLoop):
     # -- state -------------------------------------------------------------------------------------------------------
 
     def sample(self) -> dict[str, Tensor]:
-        """The weights (and buffers) now, on the CPU. Only after `finish` has found nothing wrong."""
-        return {name: t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
+        """The weights (and buffers) that change, as they are now, on the CPU. Only after a good `finish`."""
+        return {name: t.detach().to("cpu", copy=True) for name, t in self.changing().items()}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that exact continuation needs, as tensors and JSON. Only after `finish`."""
         assert self.optimizer is not None
         tensors: dict[str, Tensor] = {}
         values = {
-            "model": pack(dict(self.model.state_dict()), "model", tensors),
+            "model": pack(self.changing(), "model", tensors),
             "optimizer": pack(optimizer_state(self.optimizer), "optimizer", tensors),
             "predictive": pack(self.evaluator.state(), "predictive", tensors),
             "warming": self.warming,
@@ -220,6 +248,7 @@ class Chain(DeviceLoop):
             "window": list(self.window),
             "noise": list(self.noise),
             "rollbacks": self.rollbacks,
+            "curvature": self.stability.to_save(),
             "seconds": self.seconds,
         }
         return {name: t.to("cpu", copy=True) for name, t in tensors.items()}, values
@@ -241,13 +270,14 @@ class Chain(DeviceLoop):
             self.fresh = fresh
             self.set_weights(unpack(values["model"], tensors))
             restore_optimizer_(self.optimizer, optimizer)
-            if self.evaluator.batches:
-                self.evaluator.load(unpack(values["predictive"], tensors))
+            self.evaluator.load(unpack(values["predictive"], tensors))
             self.guard.load(values["guard"])
             self.window = [float(x) for x in values["window"]]
             self._untimed = len(self.window)
             self.noise = [float(x) for x in values.get("noise", [])]  # a checkpoint of an older version has none
             self.rollbacks = int(values["rollbacks"])
+            if values.get("curvature") is not None:
+                self.stability.curvature = float(values["curvature"])
             self.seconds = float(values["seconds"])
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise RunError(f"the checkpoint of step {step} does not fit this network and sampler: {error}") from error

@@ -94,6 +94,8 @@ class Checkpointer:
             self._write_rows()
         if divergence is None and due:
             divergence = self._sample()
+        if divergence is None and chain.warming and chain.done == chain.schedule.warm_steps:
+            divergence = self._warmed_up()
         self._tell_rest()
         if divergence is not None:
             self._roll_back(divergence)
@@ -105,6 +107,15 @@ class Checkpointer:
         elif due or chain.done in self._cycle_ends:
             # After a cycle that gives no sample, too: the next one's first large steps are where a chain may diverge.
             self.checkpoint()
+
+    def _warmed_up(self) -> Divergence | None:
+        """Write down what the warm start has learned, which samples are compared with later."""
+        divergence = self.chain.finish()
+        if divergence is None and self.store is not None:
+            self.chain.pause()
+            self._row({"event": "warm", TRAINING: {"single": self.chain.evaluator.try_out(self.chain.sample())}})
+            self.chain.resume()
+        return divergence
 
     def _sample(self) -> Divergence | None:
         """Take the sample that is due. It enters the bank only if it is finite and not much worse than guessing."""
@@ -123,11 +134,13 @@ class Checkpointer:
         tensors = known if known is not None else chain.sample()
         before = chain.evaluator.state()
         predictions, scores = chain.evaluator.add(tensors)
+        training: dict[str, dict[str, float]] = {}
         if not all_finite([*tensors.values(), *predictions.values()]):
             refused: str | None = "a sample's weights or predictions are not finite"
         else:
-            single = {TRAINING: chain.evaluator.try_out(tensors)} | {k: v["single"] for k, v in scores.items()}
-            refused = verdict(single, chain.guess, chain.recipe.run.worst_sample)
+            training = chain.evaluator.training(tensors)
+            single = {TRAINING: training.get("single", {})} | {k: v["single"] for k, v in scores.items()}
+            refused = verdict(single, chain.guess, chain.recipe.run.worst_sample, chain.overshoot)
         if refused is not None:
             chain.evaluator.load(before)
             return refused
@@ -141,7 +154,7 @@ class Checkpointer:
             store.add_sample(tensors, {"index": index, **place, "temperature": temperature})
         self._predictions(index, predictions)
         readings = chain.optimizer.readings().as_dict() if isinstance(chain.optimizer, Sampler) else {}
-        self._row({"event": "sample", "index": index, **place, "scores": scores, **readings})
+        self._row({"event": "sample", "index": index, **place, "scores": scores, TRAINING: training, **readings})
         chain.resume()
         return None
 
@@ -181,7 +194,7 @@ class Checkpointer:
             kept = f"{self.samples} sample{' is' if self.samples == 1 else 's are'}"
             raise GaveUpError(
                 f"chain {chain.number} diverged at step {divergence.step} ({divergence.reason}) after {rollbacks} "
-                f"rollbacks (run.max_rollbacks): lower sampler.lr or the speeds; its {kept} kept"
+                f"rollbacks (run.max_rollbacks): lower sampler.lr or the speeds{self._by_how_much()}; its {kept} kept"
             )
         saved = self._read(divergence.since)
         if saved.step == self._rolled_back_to:  # a second divergence from there: then the one before
@@ -209,6 +222,11 @@ class Checkpointer:
             f"with the step size times {chain.clock.scale:g}"
         )
         self.checkpoint()
+
+    def _by_how_much(self) -> str:
+        """What the step size has to be multiplied with, where it was far from stable from the start."""
+        share = self.chain.stability.stable_share(self.chain.optimizer)
+        return "" if share is None else f" to {share:g} of what they are"
 
     def _set_aside(self, divergence: Divergence) -> list[int]:
         """Take samples out of the bank that were drawn when the chain had diverged already; which they were."""
@@ -246,6 +264,8 @@ class Checkpointer:
         if self.store is None:
             return
         self.store.journal.write(row)
+        if row["event"] == "unstable":
+            self.progress.note(row["what"])
         if row["event"] == "log" and row["step"] == self.chain.done and row["step"] in self._sample_times:
             self._untold.append(row)  # its line has the number of samples, of which another is about to be drawn
         else:

@@ -1,7 +1,8 @@
 """The loss of a batch as one function, compiled as a whole where that is asked for and possible.
 
 Networks with `compile_blocks` compile one residual block and reuse it, which starts faster; all others go through
-`torch.compile` with the likelihood, forward and backward. What cannot be compiled runs as it is, and says so.
+`torch.compile` with the likelihood, forward and backward. What cannot be compiled runs as it is, and says so; likewise
+what cannot be recorded in a CUDA graph, because it reads values back to the host.
 """
 
 import warnings
@@ -27,6 +28,7 @@ class BatchLoss:
             self._compile_blocks()
         self._wanted = compiled and self._compile_blocks is None
         self._run: LossFunction = self.plain
+        self._recordable: bool | None = None  # not looked at yet
 
     def plain(self, x: Tensor, y: Tensor) -> Tensor:
         with nullcontext() if self.autocast is None else torch.autocast(x.device.type, self.autocast):
@@ -45,12 +47,11 @@ class BatchLoss:
             return
         self._wanted = False
         run: LossFunction = torch.compile(self.plain, dynamic=False)
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         try:
-            torch.autograd.grad(run(x, y), list(params), allow_unused=True)
+            self._try(run, x, y, params)
         except Exception as error:
             # The user's own mistakes must look like what they are: they fail here again, without the compiler.
-            torch.autograd.grad(self.plain(x, y), list(params), allow_unused=True)
+            self._try(self.plain, x, y, params)
             why = str(error).strip().splitlines() or [type(error).__name__]
             warnings.warn(
                 f"run.compile: torch.compile cannot compile {type(self.model).__name__}, which runs uncompiled and "
@@ -59,6 +60,41 @@ class BatchLoss:
             )
         else:
             self._run = run
+
+    def recordable(self, x: Tensor, y: Tensor, params: Sequence[Tensor]) -> bool:
+        """Whether a CUDA graph can hold this loss; if not, a note says so. Our own networks always can."""
+        if self._recordable is None:
+            self._recordable = self._is_ours() or not self._reads_back(x, y, params)
+            if not self._recordable:
+                warnings.warn(
+                    f"{type(self.model).__name__} reads values back from the GPU in its forward pass, as .item() "
+                    "and `if` on a tensor do: its steps cannot be recorded in a CUDA graph and run slower",
+                    stacklevel=2,
+                )
+        return self._recordable
+
+    def _is_ours(self) -> bool:
+        return type(self.model).__module__.startswith("atmc.nn")
+
+    def _reads_back(self, x: Tensor, y: Tensor, params: Sequence[Tensor]) -> bool:
+        self._try(self._run, x, y, params)  # what only a first call does (tables, a choice of kernels) may wait
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            self._try(self._run, x, y, params)
+        except RuntimeError as error:
+            if "synchronizing CUDA operation" not in str(error):
+                raise
+            return True
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+        return False
+
+    def _try(self, run: LossFunction, x: Tensor, y: Tensor, params: Sequence[Tensor]) -> None:
+        """Forward and backward once. The network's buffers are put back."""
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        try:
+            torch.autograd.grad(run(x, y), list(params), allow_unused=True)
         finally:
             with torch.no_grad():
                 for buffer, before in buffers:

@@ -1,7 +1,7 @@
 """The moving part of a chain: network, optimizer and data on one device, and the step that joins them.
 
-It has phases. The warm start, where there is one, is SGD on the same target; then the recipe's sampler (or SGD) takes
-over. Each phase has one optimizer and one step, which on CUDA is recorded once and replayed.
+It has phases. The warm start, where there is one, is SGD or Adam on the same target; then the recipe's sampler (or
+SGD) takes over. Each phase has one optimizer and one step, which on CUDA is recorded once and replayed.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,13 +17,14 @@ from atmc.engine.cuda_graph import GraphStep
 from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.gradient_statistics import look, masses, set_thermostats
 from atmc.engine.optimizer import build_optimizer, common_mass
-from atmc.engine.optimizer_state import new_sgd, optimizer_state, restore_optimizer_
+from atmc.engine.optimizer_state import new_adam, new_sgd, optimizer_state, restore_optimizer_
 from atmc.engine.precision import precision_for
 from atmc.engine.processes import World
 from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
 from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
+from atmc.samplers import Sampler, noise_friction
 from atmc.storage.state_packing import cloned
 from atmc.target import Potential
 
@@ -45,7 +46,7 @@ class DeviceLoop:
     ) -> None:
         self.number, self.recipe, self.schedule, self.device, self.world = number, recipe, schedule, device, world
         self.model = model.to(device)
-        if recipe.sampler.name == "sgd" or recipe.model.name != "custom":
+        if (recipe.sampler.name == "sgd" and not recipe.model.only) or recipe.model.name != "custom":
             self.model.train()  # a user's network is sampled in the modes it has: its BatchNorm may be frozen
         compiled = recipe.run.compile and device.type == "cuda"
         # What is sampled. Examples were looked at before the run began, and a step must not wait for the device.
@@ -85,8 +86,11 @@ class DeviceLoop:
         named: list[tuple[str, Tensor]] = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self.warming = self.done < self.schedule.warm_steps
         if self.warming:
-            momentum = self.recipe.schedule.warm_start_momentum
-            self.optimizer = new_sgd(named, self.clock.lr, momentum, 0.0, False)
+            plan, momentum = self.recipe.schedule, self.recipe.schedule.warm_start_momentum
+            if plan.warm_start_optimizer == "adam":
+                self.optimizer = new_adam(named, self.clock.lr, momentum)
+            else:
+                self.optimizer = new_sgd(named, self.clock.lr, momentum, 0.0, False)
         else:
             seed = chain_seed(self.recipe.seed, self.number, "noise")
             lr, temperature = self.clock.lr, self.clock.temperature
@@ -118,6 +122,9 @@ class DeviceLoop:
             set_thermostats(self.optimizer, self._step.params, found, temperature, self.clock.host_lr(self.done))
         self.feed.start(self.done)
 
+    def begin_sampling(self) -> None:
+        """The recipe's sampler (or SGD) is about to make its first step."""
+
     def ready(self) -> None:
         """Record the step where there is a GPU, once per phase."""
         if self._run is not None:
@@ -125,22 +132,29 @@ class DeviceLoop:
         if self.fresh:
             self.fresh = False
             self.on_stream(self._look_around)
+            if not self.warming:
+                self.on_stream(self.begin_sampling)
         if self.stream is None:
             self._run = self._step
         else:
             self.on_stream(lambda: self.feed.ensure(self.done))
-            self.on_stream(self._compile)
+            with torch.cuda.stream(self.stream):
+                recordable = self._compile()
             self.synchronize()
-            self._run = GraphStep(self._step, self.stream, self._snapshot, self._put_back)
+            if recordable:
+                self._run = GraphStep(self._step, self.stream, self._snapshot, self._put_back)
+            else:
+                self._run = self._step
 
-    def _compile(self) -> None:
-        """On the batch of the next step, which is only looked at."""
+    def _compile(self) -> bool:
+        """On the batch of the next step, which is only looked at; returns whether the step can be recorded."""
         x, y = self.feed.batch(self.clock.step)
         self.loss.compile(x, y, self._step.params)
+        return self.loss.recordable(x, y, self._step.params)
 
     def _snapshot(self) -> Any:
         assert self.optimizer is not None
-        return cloned(dict(self.model.state_dict())), optimizer_state(self.optimizer), self.losses.clone()
+        return cloned(self.changing()), optimizer_state(self.optimizer), self.losses.clone()
 
     def _put_back(self, saved: Any) -> None:
         assert self.optimizer is not None
@@ -161,6 +175,7 @@ class DeviceLoop:
             if isinstance(self.feed, HostBatches):
                 self.feed.fetch(number)
             self._run()
+            self._learn_noise(number + 1)
         self.done += count
         if self.stream is not None:
             # Never more than two stretches ahead: a signal or a divergence must not wait for a long queue.
@@ -170,10 +185,31 @@ class DeviceLoop:
             if len(self._marks) > 2:
                 self._marks.pop(0).synchronize()
 
+    def _learn_noise(self, done: int) -> None:
+        """What a recorded step of a sampler with `noise_rank` cannot do by itself; on a CPU the step does it."""
+        sampler = self.optimizer
+        if self.stream is None or not isinstance(sampler, Sampler) or not sampler.noise_rank:
+            return
+        steps = done - self.schedule.warm_steps
+        if steps % noise_friction.EVERY == 0:
+            noise_friction.update(sampler, steps)
+
+    def changing(self) -> dict[str, Tensor]:
+        """The tensors of the network that a run may change: all of them, or of a part of a network what is sampled.
+
+        BatchNorm in training mode, which SGD may have, changes its buffers; where sampling is refused it cannot be.
+        """
+        own = dict(self.model.state_dict())
+        sampled = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        whole = len(sampled) == len(list(self.model.named_parameters()))
+        if whole or (self.recipe.sampler.name == "sgd" and not self.recipe.model.only):
+            return own
+        return {name: tensor for name, tensor in own.items() if name in sampled}
+
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Put weights (and buffers) in place, into the memory that a recorded step reads."""
-        own = self.model.state_dict()
+        own = self.changing()
         if own.keys() != weights.keys():
             odd = sorted(own.keys() ^ weights.keys())
             raise ValueError(f"tensors differ: {', '.join(odd[:4])}")

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atmc.engine.step_stability import FAR
+
 _MANY = 4096  # labels that are enough for a mean
 # A stored zero counts as the smallest float32, here and in `atmc evaluate` (posterior/arrays.py): 103 nats.
 SMALLEST = 2.0**-149
@@ -39,18 +41,28 @@ def guess(likelihood: Any, labels: Tensor, classes: int) -> Guess:
         loss = float(likelihood.nll(torch.zeros(len(few), max(classes, 1)), few).double().mean())
     else:
         few = few.float()
-        mean = few.mean(0, keepdim=True).expand_as(few)
-        loss = float(likelihood.nll(mean, few).double().mean())
-        cost = float((few - mean).square().mean()) + float(getattr(likelihood, "scale", 1.0)) ** 2
+        outputs = likelihood.guess(few)
+        loss = float(likelihood.nll(outputs, few).double().mean())
+        error = few - likelihood.predict(outputs).reshape(few.shape)
+        cost = float(error.square().mean()) + float(likelihood.noise(outputs).square().mean())
     # Some likelihoods are densities, whose loss may be negative: what is known is then the cost alone.
     floor = cost if likelihood.task == "classification" else 1.0
     return Guess(max(floor, loss) if math.isfinite(loss) else floor, cost)
 
 
+def best_constant(likelihood: Any, labels: Tensor) -> dict[str, float]:
+    """The score of the best answer that is the same for every example: the classes' frequencies, or the mean."""
+    if likelihood.task != "classification":
+        return {"rmse": float(labels.double().var(0, correction=0).mean().sqrt())}
+    share = torch.bincount(labels.flatten().long()).double() / labels.numel()
+    return {"accuracy": float(share.max()), "nll": float(torch.special.entr(share).sum())}
+
+
 def score(likelihood: Any, probs: Tensor, labels: Tensor) -> dict[str, float]:
     """Accuracy and NLL of probabilities, or the RMSE of a regression's outputs; the numbers of `atmc evaluate`."""
     if likelihood.task != "classification":
-        error = (probs - labels.to(probs.dtype).reshape(probs.shape)).double()
+        found = likelihood.predict(probs)
+        error = (found - labels.to(found.dtype).reshape(found.shape)).double()
         return {"rmse": math.sqrt(float(error.square().mean()))}
     chosen = probs.double().gather(1, labels.reshape(-1, 1).long()).clamp_min(SMALLEST)
     return {
@@ -64,11 +76,14 @@ def cost_of(found: Mapping[str, float]) -> float:
     return found["nll"] if "nll" in found else found["rmse"] ** 2
 
 
-def verdict(scores: Mapping[str, Mapping[str, float]], known: Guess, worst: float) -> str | None:
+def verdict(
+    scores: Mapping[str, Mapping[str, float]], known: Guess, worst: float, overshoot: float = 0.0
+) -> str | None:
     """Why a sample with such scores is not to be kept, in words; None where it may be.
 
     `scores` has the sample's own on some training examples (`training`) and on every evaluation set. A sample that does
-    better than guessing on the training set has not diverged: if it fails elsewhere it overfits.
+    better than guessing on the training set has not diverged: if it fails elsewhere it overfits. Where the step size is
+    far from stable (`overshoot`, see step_stability.py) being no better than guessing is enough.
     """
     costs = {split: cost_of(found) for split, found in scores.items() if found}
     if not all(math.isfinite(cost) for cost in costs.values()):
@@ -76,10 +91,9 @@ def verdict(scores: Mapping[str, Mapping[str, float]], known: Guess, worst: floa
     if worst == math.inf or costs.get(TRAINING, math.inf) < known.cost:
         return None
     split = max(costs, key=lambda name: costs[name], default="")
-    if not split or costs[split] <= worst * known.cost:
+    unstable = overshoot > FAR
+    if not split or costs[split] <= (min(1.0, worst) if unstable else worst) * known.cost:
         return None
     what = "NLL" if "nll" in scores[split] else "squared error"
-    return (
-        f"a sample's {what} on {split} examples is {costs[split]:.3g}, that of guessing {known.cost:.3g} "
-        f"(run.worst_sample = {worst:g})"
-    )
+    why = f"a step overshoots {overshoot:.3g} times too far" if unstable else f"run.worst_sample = {worst:g}"
+    return f"a sample's {what} on {split} examples is {costs[split]:.3g}, that of guessing {known.cost:.3g} ({why})"

@@ -6,7 +6,7 @@ is resumed reads what an uninterrupted one does. Weights, momenta, `p.grad` and 
 were.
 
 Left out where there is nothing to read: a batch of all data without augmentation has no noise, SGLD no momentum, and
-data that stream would have to be loaded twice. Left out on CUDA too, where it has not been tested.
+data that stream would have to be loaded twice.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class NoiseReader:
         self._found: list[Tensor] = []
 
     @staticmethod
-    def serves(recipe: Recipe, feed: Batches, device: torch.device) -> bool:
-        """Whether this run has a momentum, gradient noise, and data at hand on a CPU."""
+    def serves(recipe: Recipe, feed: Batches) -> bool:
+        """Whether this run has a momentum, gradient noise, and data at hand."""
         kind = sampler_class(recipe.sampler.name)
         noisy = feed.batch_size < feed.num_data or recipe.data.augment != "none"
-        return kind is not None and kind.has_momentum and noisy and feed.capturable and device.type == "cpu"
+        return kind is not None and kind.has_momentum and noisy and feed.capturable
 
     def read(self, step: Step, at: int) -> None:
         """Take the readings of stop `at` (a number of steps)."""

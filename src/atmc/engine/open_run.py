@@ -4,10 +4,12 @@ import json
 import shlex
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from atmc.common.atomic_files import sweep
 from atmc.common.errors import InputError, OtherRunError
@@ -18,7 +20,7 @@ from atmc.recipe.toml_files import RECIPE_FILE, recipe_to_toml
 from atmc.samplers import fused_native, fused_triton
 from atmc.storage.files import DamagedFileError, problem, tensors_to_bytes
 from atmc.storage.manifest import NAME, Manifest, binding_of, hardware
-from atmc.storage.run_directory import labels_file, read_recipe
+from atmc.storage.run_directory import FIXED, fixed_tensors, labels_file, read_recipe
 
 # What may differ when a run goes on: nothing of this changes what is sampled. The length may, see `_longer`.
 _FREE = ("run.", "name", "data.root", "data.workers")
@@ -26,7 +28,15 @@ _LENGTH = "schedule.epochs"
 _PRIOR = "target.prior"
 
 
-def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, network: dict[str, Any]) -> Manifest:
+def prepare(
+    folder: Path,
+    recipe: Recipe,
+    data: RunData,
+    device: torch.device,
+    network: dict[str, Any],
+    fixed: dict[str, Tensor] | None = None,
+    pilots: Sequence[dict[str, Any]] = (),
+) -> Manifest:
     """The manifest of the run in `folder`: a new one, or that of the same run begun earlier.
 
     Call it when everything else has been built: from here on the folder is a run of this recipe. A run that was killed
@@ -40,21 +50,22 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
         for key in ("data", "sessions", "checkpoints", "recipe"):
             if manifest.values.get(key) is None:
                 raise DamagedFileError(folder / NAME, f"does not have the {key!r} of a run")
-        _check_same(manifest, folder, recipe, data)
+        _check_same(manifest, folder, recipe, data, fixed or {})
     else:
         if before is not None:
             shutil.rmtree(folder / "chains", ignore_errors=True)
         # A run killed in its first moments may have left these.
         elif any(p.name not in (".lock", RECIPE_FILE) and p.suffix != ".tmp" for p in folder.glob("*")):
             raise InputError(f"{folder} is not empty and not a run: choose another folder, or remove it first")
+        seen = data.inputs or data.train
         about = {
             "digests": data.digests(),
-            "name": data.train.name,
-            "examples": len(data.train),
-            "shape": list(data.train.shape),
-            "classes": list(data.train.classes),
-            "mean": list(data.train.mean),
-            "std": list(data.train.std),
+            "name": seen.name,
+            "examples": len(seen),
+            "shape": list(seen.shape),
+            "classes": list(seen.classes),
+            "mean": list(seen.mean),
+            "std": list(seen.std),
         }
         manifest = Manifest.create(
             folder,
@@ -65,6 +76,7 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
             sessions=[],
             checkpoints=[],
             binding=binding_of(_what_is_sampled(recipe, data)),
+            **({"pilots": list(pilots)} if pilots else {}),
         )
     manifest.values["recipe"] = text = recipe_to_toml(recipe)
     manifest.record(RECIPE_FILE, manifest.write(RECIPE_FILE, text.encode()))
@@ -75,6 +87,9 @@ def prepare(folder: Path, recipe: Recipe, data: RunData, device: torch.device, n
         }
     )
     manifest.commit()
+    if fixed and FIXED not in manifest.values["files"]:
+        manifest.record(FIXED, manifest.write(FIXED, tensors_to_bytes(fixed, {})))
+        manifest.commit()
     if _keep_labels(manifest, data):  # after the folder is known to be a run, whatever happens next
         manifest.commit()
     return manifest
@@ -146,7 +161,7 @@ def _keep_labels(manifest: Manifest, data: RunData) -> bool:
     return changed
 
 
-def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData) -> None:
+def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData, fixed: dict[str, Tensor]) -> None:
     past = read_recipe(manifest)
     before, now = flat(past), flat(recipe)
     for key, value in now.items():
@@ -160,6 +175,7 @@ def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData)
         )
     if before[_LENGTH] != now[_LENGTH]:
         _check_longer(past, recipe, manifest, folder)
+    _check_fixed(manifest, fixed)
     known = manifest.values["data"]["digests"]
     if known["train"] != data.train.digest:
         raise InputError(
@@ -171,6 +187,17 @@ def _check_same(manifest: Manifest, folder: Path, recipe: Recipe, data: RunData)
             raise InputError(
                 f"{folder} was begun with other {split} data (checksum {known[split][:12]}…), which its samples were "
                 "evaluated on: give the same, or use another folder for a new run"
+            )
+
+
+def _check_fixed(manifest: Manifest, fixed: dict[str, Tensor]) -> None:
+    """That the part of the network that is not sampled is what it was: samples would belong to another network."""
+    known = fixed_tensors(manifest)
+    for name in sorted(known.keys() | fixed.keys()):
+        if name not in known or name not in fixed or not torch.equal(known[name], fixed[name]):
+            raise InputError(
+                f"{manifest.folder} was begun with another {name}, which is not sampled: pass the network that it was "
+                "begun with, or use another folder for a new run"
             )
 
 

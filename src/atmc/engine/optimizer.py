@@ -69,7 +69,7 @@ def _sampler(
     kind: Any = samplers.SAMPLERS[section.name]
     options |= {key: getattr(section, key) for key in kind.recipe_keys}
     if kind.has_momentum:
-        options |= {"integrator": section.integrator, "momentum_init": section.momentum_init}
+        options |= {key: getattr(section, key) for key in ("integrator", "momentum_init", "noise_rank")}
     if kind.has_thermostat:
         options |= {"inertia": section.inertia, "thermostat_init": section.thermostat_init}
         options["reference_lr"] = "lr" if section.thermostat_follows_step else None

@@ -51,3 +51,12 @@ def new_sgd(
         for _, p in named:
             optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
     return optimizer
+
+
+def new_adam(named: list[tuple[str, Tensor]], lr: Tensor, momentum: float) -> torch.optim.Adam:
+    """torch's Adam, fused, with the step size as a device tensor and its moments made at once, as `new_sgd`."""
+    optimizer = torch.optim.Adam(named, lr=lr, betas=(momentum, 0.999), fused=True)
+    for _, p in named:
+        first = {"step": torch.zeros((), dtype=torch.float32, device=p.device)}
+        optimizer.state[p] = first | {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
+    return optimizer

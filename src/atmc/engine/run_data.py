@@ -21,10 +21,14 @@ MOST_STEPS = 200_000_000  # a step takes some dozen bytes of a schedule
 
 @dataclass(frozen=True)
 class RunData:
-    """The training set (its size is the N of the potential) and the evaluation sets by name."""
+    """The training set (its size is the N of the potential) and the evaluation sets by name.
+
+    `inputs` is what the examples were, where these are features that a part of the network has made of them.
+    """
 
     train: Examples
     evaluate: dict[str, Examples]
+    inputs: Examples | None = None
 
     @property
     def classes(self) -> int:

@@ -8,14 +8,14 @@ stopped. The loop is a conversation between three parties that know nothing of e
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from atmc.common.atomic_files import refuse_foreign
 from atmc.engine.batches import make_feed
@@ -30,6 +30,8 @@ from atmc.engine.run_outcome import end_together
 from atmc.engine.schedule import make_schedule
 from atmc.engine.tensorboard import WithBoard
 from atmc.engine.torch_settings import numerics
+from atmc.nn.parts import Tail
+from atmc.nn.with_noise import WithNoise
 from atmc.recipe.build import build_likelihood, build_model, chain_seed, start_weights
 from atmc.recipe.settings import Recipe
 from atmc.recipe.validation import check_recipe
@@ -65,11 +67,15 @@ def run(
     model: nn.Module | None = None,
     data: RunData | None = None,
     prior: Any = None,
+    fixed: dict[str, Tensor] | None = None,
+    pilots: Sequence[dict[str, Any]] = (),
 ) -> RunResult:
     """Run `recipe` in the folder `out`, or go on with it there.
 
     `time_budget` (seconds, of this call) ends it with a checkpoint. `progress` None says nothing. `model`, `data`
-    and `prior` (a rule) stand in for those that the recipe names: for a network or tensors of the user's own.
+    and `prior` (a rule) stand in for those that the recipe names: for a network or tensors of the user's own. `pilots`
+    are the runs that chose the recipe's temperature, to be kept with it. `fixed`
+    are the tensors of that network that are not sampled, which the run keeps once.
     """
     began = time.monotonic()
     check_recipe(recipe)
@@ -86,7 +92,7 @@ def run(
             teller = choose_progress() if progress == "auto" else progress or Progress()
             if recipe.run.tensorboard and world.writes:
                 teller = WithBoard(teller, folder / "tensorboard")
-            runner = Runner(recipe, folder, device, world, model, data, prior, teller)
+            runner = Runner(recipe, folder, device, world, model, data, prior, teller, fixed, pilots)
             stack.callback(runner.close)
         deadline = None if time_budget is None else began + time_budget
         with _signals(runner):
@@ -107,6 +113,8 @@ class Runner:
         data: RunData | None,
         prior: Any,
         progress: Progress,
+        fixed: dict[str, Tensor] | None = None,
+        pilots: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.recipe, self.world, self.folder, self.stop_asked = recipe, world, folder, False
         self.progress = progress if world.rank == 0 else Progress()
@@ -127,11 +135,14 @@ class Runner:
             else:
                 own = first if position == 0 else build_model(recipe, data.train.shape, data.classes, number)
             batches = feed if position == 0 else feed.with_seed(chain_seed(recipe.seed, number, "order"))
-            self.chains.append(Chain(number, recipe, self.schedule, data, own, batches, device, world, prior))
+            leader = self.chains[0] if self.chains else None
+            self.chains.append(Chain(number, recipe, self.schedule, data, own, batches, device, world, prior, leader))
         # Only now, when nothing of the recipe can turn out to be wrong any more, does the folder become its run.
         if world.rank == 0:
-            network = {"class": f"{type(first).__module__}.{type(first).__qualname__}"}
-            manifest = prepare(folder, recipe, data, device, network)
+            known = first.network if isinstance(first, WithNoise) else first
+            kind = f"{type(known).__module__}.{type(known).__qualname__}"
+            network = {"class": known.whole if isinstance(known, Tail) else kind}
+            manifest = prepare(folder, recipe, data, device, network, fixed, pilots)
             for note in [*(f"damaged: {note}" for note in manifest.notes), *made_elsewhere(manifest)]:
                 self.progress.note(note)
 

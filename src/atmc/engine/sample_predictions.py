@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from atmc.data import eval_batches
-from atmc.engine.guessing import score
+from atmc.engine.guessing import TRAINING, best_constant, score
 from atmc.engine.run_data import Examples
 from atmc.storage.prediction_files import from_file, to_file
 
@@ -48,7 +48,7 @@ class Evaluator:
     @torch.no_grad()
     def predict(self, sample: Mapping[str, Tensor], split: str) -> Tensor:
         """Probabilities [examples, classes] of one sample, float32, on the CPU."""
-        self.model.load_state_dict(dict(sample), strict=True)
+        self._put(sample)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             parts = [self.likelihood.probs(self.model(x)).float() for x, _ in self.batches[split]]
         return torch.cat(parts).cpu()
@@ -56,18 +56,52 @@ class Evaluator:
     @torch.no_grad()
     def try_out(self, sample: Mapping[str, Tensor]) -> dict[str, float]:
         """Scores of one sample on a few training examples, as they are (not augmented)."""
-        if self._probe_of is None:
-            return {}
-        if not self._probe:
+        probs, labels = self._on_probe(sample)
+        return {} if labels is None else score(self.likelihood, probs, labels)
+
+    def few_examples(self) -> list[tuple[Tensor, Tensor]]:
+        """Batches of a few training examples, as they are (not augmented), with labels on the CPU."""
+        if self._probe_of is not None and not self._probe:
             count = len(self._probe_of)
             index = torch.linspace(0, count - 1, min(count, _PROBE)).round().long()
             few = self._probe_of.subset(index, "train")
             size = min(self._probe_batch, len(index))
             self._probe = [(x.clone(), y.cpu()) for x, y in eval_batches(few, size, self.device, workers=0)]
-        self.model.load_state_dict(dict(sample), strict=True)
+        return self._probe
+
+    def _on_probe(self, sample: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """What a sample says about these training examples, and their labels; None where there are none."""
+        probe = self.few_examples()
+        if not probe:
+            return torch.empty(0), None
+        self._put(sample)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            parts = [self.likelihood.probs(self.model(x)).float().cpu() for x, _ in self._probe]
-        return score(self.likelihood, torch.cat(parts), torch.cat([y for _, y in self._probe]))
+            parts = [self.likelihood.probs(self.model(x)).float().cpu() for x, _ in probe]
+        return torch.cat(parts), torch.cat([y for _, y in probe])
+
+    @torch.no_grad()
+    def training(self, sample: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
+        """Scores on these training examples, of the sample just added, of all so far, and of the best constant answer.
+
+        Samples of a posterior that has collapsed are no better than that constant, whatever the network could learn.
+        """
+        probs, labels = self._on_probe(sample)
+        if labels is None:
+            return {}
+        found = {"single": score(self.likelihood, probs, labels), "guess": best_constant(self.likelihood, labels)}
+        known = self.total.get(TRAINING)
+        if known is not None or self.count == 1:  # a checkpoint of an older version has none
+            self.total[TRAINING] = whole = probs if known is None else known + probs
+            found["predictive"] = score(self.likelihood, whole / self.count, labels)
+        return found
+
+    def _put(self, sample: Mapping[str, Tensor]) -> None:
+        """A sample's weights into the twin, which has those that are not sampled already."""
+        lacking, odd = self.model.load_state_dict(dict(sample), strict=False)
+        fixed = {name for name, p in self.model.named_parameters() if not p.requires_grad}
+        fixed |= {name for name, _ in self.model.named_buffers()} if fixed else set()
+        if odd or set(lacking) - fixed:
+            raise ValueError(f"a sample of another network: {', '.join([*odd, *lacking][:4])}")
 
     def add(self, sample: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Predictions of a new sample for every split, and scores of it alone and of the average so far.
@@ -95,4 +129,4 @@ class Evaluator:
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.count = int(state["count"])
-        self.total = {split: t.clone() for split, t in state["total"].items() if split in self.batches}
+        self.total = {split: t.clone() for split, t in state["total"].items() if split in (*self.batches, TRAINING)}

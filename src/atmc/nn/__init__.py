@@ -14,6 +14,7 @@ from atmc.nn.resnetpp import ResNetPP, resnetpp
 from atmc.nn.standardisation import WSConv2d
 from atmc.nn.weightnorm import WNConv2d, WNLinear
 from atmc.nn.wide_resnet import ResNetV2, WideResNet, wide_resnet
+from atmc.nn.with_noise import WithNoise
 
 __all__ = [
     "MLP",
@@ -31,6 +32,7 @@ __all__ = [
     "WNLinear",
     "WSConv2d",
     "WideResNet",
+    "WithNoise",
     "build",
     "check",
     "convert",

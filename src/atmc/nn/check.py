@@ -22,6 +22,7 @@ Kind = Literal["batch-statistics", "dropout", "noise", "hidden-state", "uninitia
 
 # Layers of other libraries that cannot be imported here, known by the name of their class.
 NOISY_NAMES = {"StochasticDepth", "DropPath", "DropBlock2d", "GaussianNoise", "DropBlock"}
+CURE = "pass atmc.nn.convert(model), the same network without it"
 _RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
@@ -72,17 +73,18 @@ def _inspect(name: str, module: nn.Module) -> Iterator[Finding]:
                 name,
                 "batch-statistics",
                 f"{kind} {why} mixes the examples of a batch; use atmc.nn.convert(model) to fold it into "
-                "weight-normalised layers, or build with norm='frn'",
+                "weight-normalised layers, or convert(model, to='gn-ws') and fine-tune",
             )
     elif isinstance(module, _InstanceNorm) and module.track_running_stats:
         yield Finding(
             name, "batch-statistics", f"{kind} tracks running statistics of its batches; set track_running_stats=False"
         )
     elif isinstance(module, _DropoutNd):
-        if module.p > 0:
-            yield Finding(name, "dropout", f"{kind}(p={module.p:g}) adds its own noise; set p=0 or use atmc.nn.convert")
-    elif isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0:
-        yield Finding(name, "dropout", f"{kind} has dropout={module.dropout:g}, which adds its own noise; set it to 0")
+        if module.p > 0 and module.training:
+            yield Finding(name, "dropout", f"{kind}(p={module.p:g}) adds its own noise; {CURE}")
+    elif isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0 and module.training:
+        said = f"{kind} has dropout={module.dropout:g}, which adds its own noise; {CURE}"
+        yield Finding(name, "dropout", said)
     elif isinstance(module, _RANDOM) or (kind in NOISY_NAMES and _rate(module) != 0):
         yield Finding(name, "noise", f"{kind} draws random numbers while training; replace it or set its rate to 0")
 

@@ -10,6 +10,7 @@ from torch import nn
 from atmc.common.errors import InputError
 from atmc.common.suggest import did_you_mean
 from atmc.nn.mlp import MLP
+from atmc.nn.preactivation import NETWORK_NORMS
 from atmc.nn.resnet import ResNet
 from atmc.nn.resnet_frn import ResNetFRN
 from atmc.nn.resnetpp import ResNetPP
@@ -22,6 +23,13 @@ NETWORKS: dict[str, type[nn.Module]] = {
     "resnet-v2": ResNetV2,
     "resnet-frn": ResNetFRN,
     "mlp": MLP,
+}
+# What a recipe's model.norm may be; "none" is a network's own default. Those left out have no choice of normalisation.
+NORMS: dict[str, tuple[str, ...]] = {
+    "resnetpp": ("none", "frn"),
+    "resnet": ("bn", "frn"),
+    "wide-resnet": ("none", *NETWORK_NORMS),
+    "resnet-v2": ("none", *NETWORK_NORMS),
 }
 # What a recipe knows about its data and may pass to every network; those that need it use it.
 FROM_DATA = ("classes", "in_channels", "image_size")

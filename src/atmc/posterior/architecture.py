@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from atmc.nn.with_noise import WithNoise
+
 _SKIP = {"self", "device", "dtype"}
 _FLAGS = {"bias", "affine", "track_running_stats", "elementwise_affine"}
 
@@ -50,6 +52,10 @@ def rebuild(description: dict[str, Any]) -> nn.Module:
         shape = tuple(int(n) for n in description["shape"])
         return build_model(recipe_from_dict({"model": description["recipe"]}), shape, int(description["classes"]))
     name = str(description.get("class", ""))
+    if "network" in description:
+        if name != WithNoise.__name__:
+            raise ValueError(f"a network description wraps a network in {name!r}; only WithNoise does that")
+        return WithNoise(rebuild(description["network"]), int(description["outputs"]))
     if "layers" in description:
         if name != "Sequential":
             raise ValueError(f"a network description lists layers of {name!r}; only Sequential has any")
@@ -75,6 +81,9 @@ def _describe(model: nn.Module) -> dict[str, Any] | None:
     if isinstance(made, dict) and ("build" in made or "recipe" in made):
         return made
     kind = type(model)
+    if isinstance(model, WithNoise):
+        inside = _describe(model.network)
+        return inside and {"class": kind.__name__, "network": inside, "outputs": len(model.log_scale)}
     if kind is nn.Sequential:
         layers = [(name, _describe(child)) for name, child in model.named_children()]
         known = all(d is not None for _, d in layers)

@@ -1,7 +1,8 @@
 """Export a posterior: safetensors, one JSON file, and an ONNX graph of the predictive.
 
-The ONNX file returns averaged probabilities, their entropy and epistemic uncertainty. It is kept only if onnxruntime
-agrees with PyTorch on real inputs; the largest difference is written into the JSON file.
+The ONNX file returns averaged probabilities, their entropy and epistemic uncertainty; of a regression the mean and the
+standard deviation of the predictive and the two parts of its variance, in the units of the targets. It is kept only if
+onnxruntime agrees with PyTorch on real inputs; the largest difference is written into the JSON file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from atmc.common.errors import InputError, RunError
+from atmc.posterior.onnx_regression import OUTPUTS
 from atmc.posterior.save_load import save
 
 if TYPE_CHECKING:
@@ -41,13 +43,11 @@ def export(
         return save(posterior, folder)
     if len(posterior) == 0:
         raise ValueError("the posterior has no samples to export")
-    posterior.need_classes(
-        "only classifiers can be exported to ONNX", "use posterior.save(folder), or export it with onnx=False"
-    )
     real = posterior.example if inputs is None else inputs
     if real is None or len(real) == 0:
         raise InputError("an ONNX file is checked on real inputs before it is handed over: pass inputs=x[:16]")
-    _softmax_only(posterior)
+    if not posterior.is_regression:
+        _softmax_only(posterior)
     try:
         import onnx as onnx_format
 
@@ -66,16 +66,17 @@ def export(
         old.unlink(missing_ok=True)
     onnx_format.save(model, str(path), save_as_external_data=large, location=beside)
     gap = difference(posterior, path, real)
+    kind = "a mean, in standard deviations" if posterior.is_regression else "a probability"
     if not gap <= tolerance:
         path.unlink()
         raise RunError(
-            f"onnxruntime and PyTorch differ by {gap:.1e} in a probability (allowed: {tolerance:.0e}); "
+            f"onnxruntime and PyTorch differ by {gap:.1e} in {kind} (allowed: {tolerance:.0e}); "
             "the ONNX file was removed"
         )
     about: dict[str, Any] = {
         "file": NAME,
         "input": {"dtype": "uint8" if real.dtype == torch.uint8 else "float32", "shape": list(real.shape[1:])},
-        "outputs": ["probs", "entropy", "epistemic"],
+        "outputs": list(OUTPUTS) if posterior.is_regression else ["probs", "entropy", "epistemic"],
         "checked_on": len(real),
         "largest_difference": gap,
     }
@@ -83,7 +84,10 @@ def export(
 
 
 def difference(posterior: Posterior, path: Path, inputs: Tensor) -> float:
-    """Largest difference between onnxruntime and PyTorch in any probability, for all inputs at once and for one."""
+    """Largest difference between onnxruntime and PyTorch in any probability, for all inputs at once and for one.
+
+    Of a regression, in the mean and in the standard deviation, as shares of the latter.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -94,9 +98,16 @@ def difference(posterior: Posterior, path: Path, inputs: Tensor) -> float:
         real = real.float()
     worst = 0.0
     for batch in (real, real[:1]):
-        found = session.run(["probs"], {"input": batch.contiguous().numpy()})[0]
-        expected = posterior.predict(batch, device="cpu", strategy="loop").probs.numpy()
-        worst = max(worst, float(np.abs(found - expected).max()))
+        given = {"input": batch.contiguous().numpy()}
+        if posterior.is_regression:
+            estimate = posterior.regress(batch, device="cpu")
+            expected = {"mean": estimate.mean.numpy(), "std": estimate.std.numpy()}
+            for name, found in zip(expected, session.run(list(expected), given), strict=True):
+                worst = max(worst, float((np.abs(found - expected[name]) / expected["std"]).max()))
+            continue
+        found = session.run(["probs"], given)[0]
+        probs = posterior.predict(batch, device="cpu", strategy="loop").probs.numpy()
+        worst = max(worst, float(np.abs(found - probs).max()))
     return worst
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from atmc.common.errors import InputError, outside
+from atmc.data.own_data import LABELS, in_order, is_own, read_own
 
 CLEARLY_BYTES = 8.0  # pictures of 0..255 reach beyond this unless they are black
 KINDS = "inputs must be a tensor, an array, a data set or batches of them"
@@ -46,7 +48,14 @@ def as_batches(inputs: Any, size: int, shape: tuple[int, ...] | None = None) -> 
         raise ValueError(f"batch_size must be at least 1, not {size}")
     if isinstance(inputs, str | bytes):
         raise ValueError(f"{KINDS}; atmc predict takes files")
+    if is_own(inputs):  # in the data set's order, also where a loader would shuffle
+        batches: Any = in_order(inputs, size)
+        return Firsts(batches), None if isinstance(batches.dataset, IterableDataset) else len(batches)
+    if isinstance(inputs, Mapping):
+        inputs = first_of(inputs)
     whole = getattr(inputs, "images", inputs)
+    if hasattr(whole, "to_numpy"):  # a table of pandas
+        whole = whole.to_numpy()
     if isinstance(whole, np.ndarray):
         whole = torch.from_numpy(np.ascontiguousarray(whole))
     if isinstance(whole, Tensor):
@@ -186,12 +195,34 @@ def looks_up(model: nn.Module) -> bool:
 def first_of(batch: Any) -> Tensor:
     """The inputs of a batch that may be a pair of inputs and labels."""
     first = batch[0] if isinstance(batch, tuple | list) and batch else batch
+    if isinstance(batch, Mapping):
+        rest = [key for key in batch if key not in LABELS]
+        if len(rest) != 1:
+            raise InputError(
+                f"inputs with the entries {', '.join(map(str, batch))}: the network takes one tensor (beside labels): "
+                "put several into one, which the network takes apart"
+            )
+        first = batch[rest[0]]
     if isinstance(first, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(first))
     if not isinstance(first, Tensor):
         cure = "; of plain numbers make one with torch.tensor" if isinstance(first, int | float | tuple | list) else ""
         raise ValueError(f"{KINDS}, and a batch here holds {type(first).__name__}{cure}")
     return first
+
+
+def with_labels(data: Any) -> tuple[Any, Any]:
+    """Inputs and labels of data that have both."""
+    if is_own(data):
+        found = read_own(data, "inputs", "test")
+        return found.images, found.labels
+    if hasattr(data, "images") and hasattr(data, "labels"):
+        return data.images, data.labels
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return data[0], data[1]
+    raise InputError(
+        f"evaluate needs labels: pass evaluate(x, y), a Dataset or a DataLoader, not a {type(data).__name__} alone"
+    )
 
 
 class Firsts:

@@ -6,7 +6,8 @@ sample's tensors as constants. Then follows:
     p_k = Softmax(logits_k);   probs = Σ_k w_k p_k;   entropy = −Σ_c probs log probs;
     epistemic = max(entropy + Σ_k w_k Σ_c p_k log p_k, 0)
 
-Everything is float32. uint8 images are standardised inside the graph.
+A regression's samples are averaged as `onnx_regression` says. Everything is float32. uint8 images are standardised
+inside the graph.
 """
 
 from __future__ import annotations
@@ -63,34 +64,75 @@ def trace(posterior: Posterior, example: Tensor) -> Any:
     return program.model_proto
 
 
+class Graph:
+    """Nodes and constants of the graph that is being built."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def constant(self, name: str, value: Any, kind: Any = np.float32) -> str:
+        from onnx import numpy_helper
+
+        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype=kind), name))
+        return name
+
+    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
+        return output
+
+
 def build(posterior: Posterior, example: Tensor) -> Any:
     """The averaging `onnx.ModelProto` for inputs like `example`: uint8 pixels or the network's own floats."""
     from onnx import TensorProto, compose, helper, numpy_helper
 
+    from atmc.posterior.onnx_regression import average_values
+
     single = trace(posterior, example)
     pixels = example.dtype == torch.uint8
-    nodes: list[Any] = []
-    constants: list[Any] = []
-
-    def constant(name: str, value: Any) -> str:
-        constants.append(numpy_helper.from_array(np.asarray(value, dtype=np.float32), name))
-        return name
-
-    def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
-        return output
-
+    graph = Graph()
     entry = INPUT
     if pixels:
-        entry = node("Cast", [INPUT], "pixels", to=TensorProto.FLOAT)
-        entry = node("Div", [entry, constant("full", 255.0)], "scaled")
+        entry = graph.node("Cast", [INPUT], "pixels", to=TensorProto.FLOAT)
+        entry = graph.node("Div", [entry, graph.constant("full", 255.0)], "scaled")
         if posterior.mean:
             shape = (1, -1, *[1] * (example.ndim - 2))
-            entry = node("Sub", [entry, constant("mean", np.reshape(posterior.mean, shape))], "centred")
-            entry = node("Div", [entry, constant("std", np.reshape(posterior.std, shape))], "standardised")
+            entry = graph.node("Sub", [entry, graph.constant("mean", np.reshape(posterior.mean, shape))], "centred")
+            entry = graph.node("Div", [entry, graph.constant("std", np.reshape(posterior.std, shape))], "standardised")
+    for k in range(len(posterior)):
+        own = compose.add_prefix_graph(single.graph, f"s{k}/", inplace=False)
+        state = posterior.state(k)
+        for piece in own.initializer:
+            name = piece.name.removeprefix(f"s{k}/")
+            if name in state:
+                piece.CopyFrom(numpy_helper.from_array(state[name].detach().cpu().numpy(), piece.name))
+        for inside in own.node:
+            inside.input[:] = [entry if name == f"s{k}/{INPUT}" else name for name in inside.input]
+        graph.nodes.extend(own.node)
+        graph.constants.extend(own.initializer)
 
-    tiny, last_axis = constant("tiny", TINY), "last_axis"
-    constants.append(numpy_helper.from_array(np.array([-1], dtype=np.int64), last_axis))
+    shape_of = single.graph.output[0].type.tensor_type.shape.dim
+    sizes = [dim.dim_value for dim in shape_of][1:]
+    average = average_values if posterior.is_regression else _average_probs
+    form: list[str | int | None] = ["batch", *(int(n) for n in example.shape[1:])]
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *dims])
+        for name, dims in average(posterior, graph, sizes).items()
+    ]
+    entry_info = helper.make_tensor_value_info(INPUT, TensorProto.UINT8 if pixels else TensorProto.FLOAT, form)
+    whole = helper.make_graph(graph.nodes, "posterior", [entry_info], outputs, initializer=graph.constants)
+    model = helper.make_model(whole, opset_imports=single.opset_import, functions=single.functions)
+    model.ir_version = single.ir_version
+    model.producer_name = "atmc"
+    return model
+
+
+def _average_probs(posterior: Posterior, graph: Graph, sizes: list[int]) -> dict[str, list[int]]:
+    """The averaged probabilities of a classifier with their uncertainty; names and shapes of the outputs."""
+    node, constant = graph.node, graph.constant
+    tiny, last_axis = constant("tiny", TINY), constant("last_axis", [-1], np.int64)
 
     def minus_entropy(probs: str, name: str) -> str:
         log = node("Log", [node("Max", [probs, tiny], f"{name}/floored")], f"{name}/log")
@@ -100,38 +142,15 @@ def build(posterior: Posterior, example: Tensor) -> Any:
     weighted: list[str] = []
     inner: list[str] = []
     for k in range(len(posterior)):
-        graph = compose.add_prefix_graph(single.graph, f"s{k}/", inplace=False)
-        state = posterior.state(k)
-        for piece in graph.initializer:
-            name = piece.name.removeprefix(f"s{k}/")
-            if name in state:
-                piece.CopyFrom(numpy_helper.from_array(state[name].detach().cpu().numpy(), piece.name))
-        for inside in graph.node:
-            inside.input[:] = [entry if name == f"s{k}/{INPUT}" else name for name in inside.input]
-        nodes.extend(graph.node)
-        constants.extend(graph.initializer)
         probs = node("Softmax", [f"s{k}/logits"], f"s{k}/probs", axis=-1)
         weight = constant(f"s{k}/weight", posterior.weights[k])
         weighted.append(node("Mul", [probs, weight], f"s{k}/share"))
         inner.append(node("Mul", [minus_entropy(probs, f"s{k}"), weight], f"s{k}/inner"))
-
     node("Sum", weighted, "probs")
     node("Neg", [minus_entropy("probs", "mean")], "entropy")
     gap = node("Sum", ["entropy", *inner], "gap")
     node("Max", [gap, constant("zero", 0.0)], "epistemic")
-
-    form: list[str | int | None] = ["batch", *(int(n) for n in example.shape[1:])]
-    kind = TensorProto.UINT8 if pixels else TensorProto.FLOAT
-    classes = single.graph.output[0].type.tensor_type.shape.dim[1].dim_value
-    outputs = [helper.make_tensor_value_info("probs", TensorProto.FLOAT, ["batch", classes])]
-    outputs += [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch"]) for n in ("entropy", "epistemic")]
-    graph = helper.make_graph(
-        nodes, "posterior", [helper.make_tensor_value_info(INPUT, kind, form)], outputs, initializer=constants
-    )
-    model = helper.make_model(graph, opset_imports=single.opset_import, functions=single.functions)
-    model.ir_version = single.ir_version
-    model.producer_name = "atmc"
-    return model
+    return {"probs": sizes, "entropy": [], "epistemic": []}
 
 
 _CPU = torch.device("cpu")

@@ -23,9 +23,11 @@ from torch import Tensor, nn
 
 from atmc.common.errors import InputError
 from atmc.common.text import plural
+from atmc.nn.parts import Tail, features_of, last_module
+from atmc.nn.with_noise import WithNoise
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.batched_forward import Forward
-from atmc.posterior.inputs import Pixels, looks_up, precision_of
+from atmc.posterior.inputs import Pixels, looks_up, precision_of, with_labels
 from atmc.posterior.predict import predict, sample_probs
 from atmc.posterior.samples import Likelihood, Samples, as_bank, check_state
 from atmc.posterior.uncertainty import Prediction
@@ -69,8 +71,10 @@ class Posterior:
         known = shape if shape is not None else None if example is None else example.shape[1:]
         self.shape = None if known is None else tuple(int(n) for n in known)  # of one input, where known
         self._pixels = Pixels(self.mean, self.std, self.shape)
+        self.pilots: tuple[dict[str, Any], ...] = ()  # that chose the temperature of its run, the best first
         self.held: tuple[Any, Forward] | None = None
         self._bodies: dict[str, nn.Module] = {}
+        self._place: str | None = None  # of the last module, where nothing else was sampled; "" where it is not so
         if len(self.chains) != len(self._refs):
             raise ValueError(f"{len(self._refs)} samples but {len(self.chains)} chain numbers")
         for i in range(len(bank) if isinstance(bank, list) else min(len(bank), 1)):  # files are read when needed
@@ -81,7 +85,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         chains = len(set(self.chains))
-        return f"Posterior({plural(len(self), 'sample')} of {type(self.model).__name__}, {plural(chains, 'chain')})"
+        kind = type(self.model.network if isinstance(self.model, WithNoise) else self.model).__name__
+        return f"Posterior({plural(len(self), 'sample')} of {kind}, {plural(chains, 'chain')})"
 
     def state(self, index: int) -> Mapping[str, Tensor]:
         """The tensors of one sample, as its bank gives them."""
@@ -142,6 +147,9 @@ class Posterior:
         for p in posteriors:
             if len(p):
                 check_state(first.model, p.state(0))
+                fixed = [n for n, _ in first.model.named_parameters() if n not in p.state(0)]
+                if any(not torch.equal(first.model.get_parameter(n), p.model.get_parameter(n)) for n in fixed):
+                    raise ValueError(f"posteriors of networks that differ in {fixed[0]} (not sampled) cannot be joined")
             if (p.mean, p.std, p.classes) != (first.mean, first.std, first.classes):
                 raise ValueError("posteriors of different inputs or classes cannot be joined")
             numbers = {c: i for i, c in enumerate(dict.fromkeys(p.chains), start=max(chains, default=-1) + 1)}
@@ -199,6 +207,23 @@ class Posterior:
             body.load_state_dict(dict(state), strict=False)
         return body
 
+    def split(self, x: Tensor, device: torch.device) -> tuple[nn.Module, Tensor]:
+        """The network on a device and its inputs `x`, or the part that differs from sample to sample and its inputs.
+
+        Where only the last module was sampled, what comes before it is computed here, once for all samples.
+        """
+        body = self.on(device)
+        if self._place is None:
+            state = self.state(0)
+            fixed = any(name not in state for name, _ in body.named_parameters())
+            self._place = (last_module(body, state, x[:2]) if fixed else None) or ""
+        if not self._place:
+            return body, x
+        key = f"{device} {self._place}"
+        if key not in self._bodies:
+            self._bodies[key] = Tail(body, self._place)
+        return self._bodies[key], next(features_of(body, self._place, [x]))
+
     def predict(
         self,
         x: Tensor | Iterable[Any],
@@ -211,10 +236,10 @@ class Posterior:
         """The predictive p̄ = Σ_k w_k p_k for each input, with its uncertainty (see `Prediction`).
 
         Args:
-            x: a tensor or array `[N, ...]`, a data set of `atmc.data`, or an iterable of batches; results are on its
-                device. uint8 images `[N, C, H, W]` are normalised as (x/255 − `.mean`)/`.std`. Floats must be
-                normalised already: those from 0 to 1 give a warning, those from 0 to 255 an error, as do images of
-                another size than `.shape`.
+            x: a tensor, array or table `[N, ...]`, a `Dataset` or `DataLoader` (taken in the data set's order), a data
+                set of `atmc.data`, or an iterable of batches; results are on its device. uint8 images `[N, C, H, W]`
+                are normalised as (x/255 − `.mean`)/`.std`. Floats must be normalised already: those from 0 to 1 give a
+                warning, those from 0 to 255 an error, as do images of another size than `.shape`.
             device: by default the inputs' accelerator, or CUDA if available.
             dtype: of the activations, by default that of the parameters; averages are float64.
             strategy: `loop`, `together`, `graph`, or `auto`, which measures.
@@ -243,17 +268,21 @@ class Posterior:
         """Each sample's probabilities `[K, N, C]`, float32 on the CPU; its outputs `[K, N, ...]` for a regression."""
         return sample_probs(self, x, batch_size, device)
 
-    def evaluate(self, x: Any, labels: Any, **how: Any) -> dict[str, Any]:
+    def evaluate(self, x: Any, labels: Any = None, **how: Any) -> dict[str, Any]:
         """Scores of the last sample (`single`) and of all samples (`predictive`).
+
+        `x` may be a `Dataset`, a `DataLoader` or a data set of `atmc.data`, which bring their labels.
 
         Classification: accuracy, NLL, Brier, ECE (`metrics.summary`). Regression: RMSE, NLL of the predictive density
         and coverage of the central 90 % interval (`regression.summary`).
         """
         from atmc.posterior import metrics, regression
 
-        scale = regression.noise_of(self.likelihood)
-        if scale is not None:
-            return regression.summary(self.sample_probs(x, **how), labels, scale, self.weights)
+        if labels is None:
+            x, labels = with_labels(x)
+        law = regression.law_of(self.likelihood)
+        if law is not None:
+            return regression.summary(self.sample_probs(x, **how), labels, law, self.weights)
         self.need_classes("without the noise of the targets evaluate scores probabilities of classes")
         return metrics.summary(self.sample_probs(x, **how), labels, self.weights)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atmc.posterior.batched_forward import Forward, Loop, choose, make
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
@@ -56,7 +56,8 @@ def predict(
             for b, raw in enumerate(batches):
                 x = posterior.prepare(raw, target, dtype, check_scale=check_scale and g == b == 0)
                 with fitting(posterior.model, posterior.shape, raw):
-                    forward = forward or ready(posterior, group, target, strategy, x, count)
+                    model, x = posterior.split(x, target)
+                    forward = forward or ready(posterior, model, group, target, strategy, x, count)
                     found = forward.run(x)
                 if len(groups) == 1:  # nothing will be added: keep the result and not its sums, four times as large
                     parts.append(found.result(len(posterior), posterior.classes))
@@ -95,10 +96,11 @@ def sample_probs(
     with torch.no_grad():
         for group in groups:
             states = on_device(posterior, group, target)
-            loop = Loop(posterior.on(target), states, [1.0] * len(states), posterior.to_probs)
             for b, raw in enumerate(batches):
                 x = posterior.prepare(raw, target, dtype, check_scale=group.start == b == 0)
                 with fitting(posterior.model, posterior.shape, raw):
+                    model, x = posterior.split(x, target)
+                    loop = Loop(model, states, [1.0] * len(states), posterior.to_probs)
                     for k, probs in zip(group, loop.each(x), strict=True):
                         rows[k].append(probs.float().cpu())
     if not rows[0]:
@@ -115,15 +117,20 @@ def on_device(posterior: Posterior, group: range, target: torch.device) -> list[
 
 
 def ready(
-    posterior: Posterior, group: range, target: torch.device, strategy: str, x: Tensor, batches: int | None
+    posterior: Posterior,
+    model: nn.Module,
+    group: range,
+    target: torch.device,
+    strategy: str,
+    x: Tensor,
+    batches: int | None,
 ) -> Forward:
-    """Samples of `group` on the device with a strategy; kept for the next call if they are all samples."""
+    """Samples of `group` with a strategy, on `model` (see `Posterior.split`); kept for the next call if all are."""
     whole = len(group) == len(posterior)
     key = (str(target), strategy, x.dtype, tuple(x.shape))
     if whole and posterior.held is not None and posterior.held[0] == key:
         return posterior.held[1]
     posterior.held = None  # let go of the old before taking the new
-    model = posterior.on(target)
     states = on_device(posterior, group, target)
     weights = [float(posterior.weights[k]) for k in group]
     kind = strategy

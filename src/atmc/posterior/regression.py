@@ -1,23 +1,24 @@
 """The predictive of a regression and its scores.
 
-Each sample predicts N(f_k(x), σ²) with the likelihood's σ, so the predictive is the mixture Σ_k w_k N(f_k(x), σ²):
+Each sample k predicts a law with mean f_k(x) and scale σ_k(x) (Gaussian or Student-t noise, as the likelihood says), so
+the predictive is the mixture Σ_k w_k p(y | f_k, σ_k). All of it is in the units of the targets:
 
     mean       f̄ = Σ_k w_k f_k
     epistemic  Σ_k w_k (f_k − f̄)²     variance over samples, which more data would reduce
-    aleatoric  σ²                     the noise of the targets
+    aleatoric  Σ_k w_k v_k            the noise of the targets: v = σ², times ν/(ν − 2) for Student-t
     variance   aleatoric + epistemic  (the law of total variance)
 
 Scores on known targets:
 
-    nll        −log Σ_k w_k Π_j N(y_j; f_kj, σ²)               of each example's target, all components j together
-    coverage   is 0.05 ≤ Σ_k w_k Φ((y − f_k)/σ) ≤ 0.95?        of each number: inside the central 90 % interval or not
+    nll        −log Σ_k w_k Π_j p(y_j | f_kj, σ_kj)            of each example's target, all components j together
+    coverage   is 0.05 ≤ Σ_k w_k F((y − f_k)/σ_k) ≤ 0.95?      of each number: inside the central 90 % interval or not
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ from atmc.common.text import plural
 from atmc.posterior.arrays import check_weights, to_numpy
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
 from atmc.posterior.metric_entries import Metric, entries, register, summary_of
+from atmc.posterior.mixture import Mixture, quantile
+from atmc.target.likelihoods import Gaussian, LocationScale
 
 if TYPE_CHECKING:
     from atmc.posterior.posterior import Posterior
@@ -38,17 +41,27 @@ AT_ONCE = 1 << 22  # numbers worked on together
 
 @dataclass(frozen=True, repr=False)
 class Estimate:
-    """The predictive of N inputs; all float64, shaped as the network's outputs."""
+    """The predictive of N inputs; all float64, in the units and the shape of the targets."""
 
     mean: Tensor
     aleatoric: Tensor  # variances
     epistemic: Tensor
     samples: int
+    mixture: Mixture | None = field(default=None, compare=False)  # each sample's law, for `interval`
 
     @property
     def std(self) -> Tensor:
         """Standard deviation of the predictive."""
         return (self.aleatoric + self.epistemic).sqrt()
+
+    def interval(self, level: float = LEVEL) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the central interval that holds this share of the predictive."""
+        if not 0 < level < 1:
+            raise InputError(f"level must lie between 0 and 1, as 0.9, not {level!r}")
+        if self.mixture is None:
+            raise InputError("this estimate has no samples to make an interval of: take it from posterior.regress(x)")
+        ends = [quantile(self.mixture, q).to(self.mean.device) for q in ((1 - level) / 2, (1 + level) / 2)]
+        return ends[0].reshape(self.mean.shape), ends[1].reshape(self.mean.shape)
 
     def __len__(self) -> int:
         return int(self.mean.shape[0])
@@ -67,102 +80,93 @@ class Estimate:
 def regress(
     posterior: Posterior, inputs: Any, batch_size: int = 256, device: torch.device | str | None = None
 ) -> Estimate:
-    """The predictive mean and variance for `inputs`, one batch at a time, two passes over the samples' outputs."""
-    scale = noise_of(posterior.likelihood)
-    if scale is None and posterior.likelihood is None:
+    """The predictive mean and variance for `inputs`, one batch at a time."""
+    law = law_of(posterior.likelihood)
+    if law is None and posterior.likelihood is None:
         raise ValueError(
             "regress needs the noise of the targets: make the posterior with "
             "likelihood=atmc.likelihoods.Gaussian(scale); for classes use predict"
         )
-    if scale is None:
+    if law is None:
         raise ValueError("the likelihood of this posterior is not a regression's: use predict")
     if len(posterior) == 0:
         raise ValueError("the posterior has no samples: run the sampler past its burn-in, then predict")
     home = home_of(inputs)
     target = pick_device(home, device)
-    weights = torch.from_numpy(posterior.weights).to(target)
-    means, spreads = [], []
+    means, scales = [], []
     states = [{n: t.to(target) for n, t in posterior.state(k).items()} for k in range(len(posterior))]
     with torch.no_grad():
         for b, raw in enumerate(as_batches(inputs, batch_size, posterior.shape)[0]):
             x = posterior.prepare(raw, target, check_scale=b == 0)
             with fitting(posterior.model, posterior.shape, raw):
                 outputs = torch.stack([posterior.on(target, state)(x).double() for state in states])
-            shape = (-1, *[1] * (outputs.ndim - 1))
-            mean = (outputs * weights.view(shape)).sum(dim=0)
-            means.append(mean)
-            spreads.append(((outputs - mean).square() * weights.view(shape)).sum(dim=0))
-    mean = torch.cat(means).to(home)
-    if not bool(torch.isfinite(mean).all()):
+            means.append(law.predict(outputs).to(home))
+            scales.append(law.noise(outputs).to(home))
+    f, sigma = torch.cat(means, 1), torch.cat(scales, 1)
+    if not bool(torch.isfinite(f).all()) or not bool(torch.isfinite(sigma).all()):
         raise RuntimeError("the predictive is not finite: a sample has diverged, or the inputs hold NaN")
-    return Estimate(mean, torch.full_like(mean, scale**2), torch.cat(spreads).to(home), len(posterior))
+    shape, width = f.shape[1:], math.prod(f.shape[2:])
+    weights = torch.from_numpy(posterior.weights).to(home)
+    parts = (part.reshape(len(states), -1, width) for part in (f, sigma))
+    mixture = Mixture(next(parts), None, next(parts), weights, law.degrees())
+    moments = (mixture.mean, mixture.aleatoric, mixture.epistemic)
+    mean, noise, own = (part.reshape(shape) for part in moments)
+    return Estimate(mean, noise, own, len(posterior), mixture)
 
 
-def noise_of(likelihood: Any) -> float | None:
-    """The standard deviation σ of a regression's targets, as its likelihood has it; None for classes."""
-    scale = getattr(likelihood, "scale", None)
-    return None if scale is None or getattr(likelihood, "task", "regression") != "regression" else float(scale)
+def law_of(likelihood: Any) -> Any:
+    """The likelihood of a regression, which predicts a mean and a noise for each output; None for any other."""
+    regression = getattr(likelihood, "task", "classification") == "regression"
+    return likelihood if regression and hasattr(likelihood, "noise") and hasattr(likelihood, "predict") else None
 
 
-def summary(outputs: Any, targets: Any, scale: float, weights: Any = None) -> dict[str, Any]:
+def summary(outputs: Any, targets: Any, likelihood: Any, weights: Any = None) -> dict[str, Any]:
     """`{"single": {...}, "predictive": {...}, "samples": K, "mean_single": {...}}`, as `metrics.summary` for classes.
 
-    `outputs` `[K, N, ...]` are each sample's, `targets` `[N, ...]` what is true, `scale` is the likelihood's σ. Scores:
+    `outputs` `[K, N, ...]` are each sample's, `targets` `[N, ...]` what is true, `likelihood` a regression's, or the
+    standard deviation of Gaussian noise. Scores:
 
     rmse: root mean squared error of the predictive mean, in the targets' units.
     nll: mean of −log density of an example's target (all its components together), in nats; strictly proper.
     coverage90: the share of targets in their central 90 % interval; below 0.9 the predictive is overconfident.
     """
-    f = torch.from_numpy(np.ascontiguousarray(to_numpy(outputs)))
+    law = Gaussian(float(likelihood)) if isinstance(likelihood, int | float) else likelihood
+    raw = torch.from_numpy(np.ascontiguousarray(to_numpy(outputs)))
     y = torch.from_numpy(np.ascontiguousarray(to_numpy(targets)))
-    if f.ndim < 2 or f.shape[0] == 0 or f.shape[1] == 0:
-        raise ValueError(f"outputs must be [samples, examples, ...] with at least one of each, not {list(f.shape)}")
+    if raw.ndim < 2 or raw.shape[0] == 0 or raw.shape[1] == 0:
+        raise ValueError(f"outputs must be [samples, examples, ...] with at least one of each, not {list(raw.shape)}")
+    if not bool(torch.isfinite(raw).all()):
+        raise ValueError("the outputs are not finite: a sample has diverged, or the inputs hold NaN")
+    f, sigma = law.predict(raw), law.noise(raw)
+    if isinstance(law, LocationScale) and f.shape[1:] != y.shape and f[0].numel() == y.numel():
+        y = y.reshape(f.shape[1:])  # [N] for [N, 1], and the other way round
     if f.shape[1:] != y.shape:
         cure = "; pass y[:, None]" if f.shape[1:] == (*y.shape, 1) else ""
         raise InputError(
             f"targets of shape {list(y.shape)} for outputs of shape {list(f.shape[1:])}: they must have one shape "
             f"(they are compared number by number, never broadcast){cure}"
         )
-    if not bool(torch.isfinite(f).all()):
-        raise ValueError("the outputs are not finite: a sample has diverged, or the inputs hold NaN")
     if not bool(torch.isfinite(y).all()):
         raise InputError("the targets hold NaN or infinite values")
     w = check_weights(weights, len(f))
-    each = [_scores(one[None], y, scale, np.ones(1)) for one in f]
-    return summary_of(each, _scores(f, y, scale, w), w)
-
-
-class Mixture(NamedTuple):
-    """The predictive of some examples and their targets, in float64: the input of a regression metric."""
-
-    outputs: Tensor  # [K, n, numbers of one example]
-    targets: Tensor  # [n, numbers of one example]
-    scale: float  # σ
-    weights: Tensor  # [K], with the sum 1
-
-    @property
-    def z(self) -> Tensor:
-        """The targets' distance from each sample's outputs, in units of σ."""
-        return (self.targets - self.outputs) / self.scale
+    tail = law.degrees()
+    each = [_scores(f[k : k + 1], sigma[k : k + 1], y, tail, np.ones(1)) for k in range(len(f))]
+    return summary_of(each, _scores(f, sigma, y, tail, w), w)
 
 
 def squared_error(of: Mixture) -> Tensor:
     """(f̄ − y)² of each number."""
-    mean: Tensor = torch.tensordot(of.weights, of.outputs, 1)
-    return (mean - of.targets).square()
+    return (of.mean - of.known).square()
 
 
 def nll_each(of: Mixture) -> Tensor:
     """−log density of each example's target, in nats."""
-    width = of.targets.shape[1]
-    log_density = -0.5 * of.z.square().sum(2) - width * (math.log(of.scale) + 0.5 * math.log(2 * math.pi))
-    return -torch.logsumexp(log_density + of.weights.log()[:, None], dim=0)
+    return -torch.logsumexp(of.log_density().sum(2) + of.weights.log()[:, None], dim=0)
 
 
 def inside(of: Mixture) -> Tensor:
     """Whether each number lies in the central interval."""
-    below: Tensor = torch.tensordot(of.weights, torch.special.ndtr(of.z), 1)
-    return (below - 0.5).abs() <= LEVEL / 2
+    return (of.below(of.known) - 0.5).abs() <= LEVEL / 2
 
 
 # An error is in the units of the targets, which may be any: three digits of it, wherever they are.
@@ -171,18 +175,19 @@ register(Metric("nll", "NLL", nll_each, unit="nats", task="regression"))
 register(Metric("coverage90", "in 90 % interval", inside, "neither", unit="%", digits=".1f", task="regression"))
 
 
-def _scores(outputs: Tensor, targets: Tensor, scale: float, weights: Any) -> dict[str, float]:
-    """Scores of the mixture of `outputs` `[K, N, ...]`, some examples at a time."""
+def _scores(f: Tensor, sigma: Tensor, targets: Tensor, tail: float | None, weights: Any) -> dict[str, float]:
+    """Scores of the mixture of means and scales `[K, N, ...]`, some examples at a time."""
     w = torch.from_numpy(np.asarray(weights, dtype=np.float64))
     width = math.prod(targets.shape[1:])  # numbers of one example
     count = max(1, AT_ONCE // (len(w) * width))
     chosen = entries("regression")
     total, terms = dict.fromkeys(chosen, 0.0), dict.fromkeys(chosen, 0)
     for start in range(0, len(targets), count):
-        f = outputs[:, start : start + count].double().reshape(len(w), -1, width)
-        y = targets[start : start + count].double().reshape(-1, width)
+        some = slice(start, start + count)
+        parts = (part[:, some].double().reshape(len(w), -1, width) for part in (f, sigma))
+        mixture = Mixture(next(parts), targets[some].double().reshape(-1, width), next(parts), w, tail)
         for metric in chosen:
-            found = metric.of(Mixture(f, y, scale, w))
+            found = metric.of(mixture)
             total[metric] += float(found.sum())
             terms[metric] += found.numel()
     return {metric.name: metric.after(total[metric] / terms[metric]) for metric in chosen}

@@ -51,7 +51,7 @@ def as_bank(samples: Samples | Sequence[nn.Module]) -> Samples:
 
 
 def check_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Every parameter of the network is in the sample with its shape, and nothing else is."""
+    """Every parameter of the network that is sampled is in the sample with its shape, and nothing foreign is."""
     own = model.state_dict()
     for name, parameter in model.named_parameters():
         if name not in state:
@@ -61,6 +61,8 @@ def check_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
                         f"the names of sample and network differ by the {prefix!r} that DistributedDataParallel or "
                         "torch.compile puts before them: take both from the network inside (.module, ._orig_mod)"
                     )
+            if not parameter.requires_grad:  # not sampled: the network's own serves
+                continue
             raise ValueError(f"the sample lacks {name}: it was drawn for another network")
         if state[name].shape != parameter.shape:
             have, want = list(state[name].shape), list(parameter.shape)

@@ -3,6 +3,7 @@
     posterior.json               everything but the tensors: format, network, likelihood, preprocessing, classes,
                                  weights and chains, and a SHA-256 for every sample's file and for itself
     samples/NNNN.safetensors     one sample each
+    fixed.safetensors            what of the network was not sampled, where that is a part of it
 
 The JSON file is written last, so that a folder without one is an unfinished save. Samples are read when needed and
 checked against their checksums. Nothing is a pickle, so an untrusted posterior runs no code.
@@ -10,6 +11,7 @@ checked against their checksums. Nothing is a pickle, so an untrusted posterior 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -20,12 +22,14 @@ from torch import Tensor, nn
 
 from atmc.common.atomic_files import read_file, remove, sweep
 from atmc.common.errors import InputError, RunError
+from atmc.nn.parts import load_fixed_
 from atmc.posterior.architecture import describe, rebuild
 from atmc.posterior.posterior import Posterior
 from atmc.posterior.samples import Likelihood
 
 FORMAT = 1
 NAME = "posterior.json"
+FIXED = "fixed.safetensors"
 # What reading an altered or hostile file may raise.
 BAD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError, RecursionError)
 
@@ -70,6 +74,11 @@ def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
     for old in (folder / "samples").glob("*.safetensors"):
         if old.name not in listed:
             remove(old, root=folder)
+    remove(folder / FIXED, root=folder)
+    fixed = {}
+    if any(name not in posterior.state(0) for name, _ in posterior.model.named_parameters()):
+        kept = {n: t for n, t in posterior.model.state_dict().items() if n not in posterior.state(0)}
+        fixed = {"fixed": write_bytes(folder / FIXED, tensors_to_bytes(kept, {}), folder).to_dict()}
     about = {
         "format": FORMAT,
         "network": describe(posterior.model),
@@ -85,6 +94,7 @@ def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
         "weights": [float(w) for w in posterior.weights],
         "chains": list(posterior.chains),
         "samples": entries,
+        **fixed,
         **more,
     }
     about["checksum"] = checksum(about)
@@ -110,12 +120,20 @@ def load(folder: Path, model: nn.Module | None = None) -> Posterior:
                     "pass it as Posterior.load(folder, model=...)"
                 )
             model = rebuild(about["network"])
+        likelihood = rebuild_likelihood(about["likelihood"])
+        model = sampled(model, likelihood)
+        if about.get("fixed") is not None:
+            from atmc.storage.files import read_tensors
+
+            record = about["fixed"]
+            kept = read_tensors(Path(folder) / FIXED, str(record["sha256"]), int(record["bytes"]))[0]
+            model = load_fixed_(copy.deepcopy(model), kept)
         return Posterior(
             StoredSamples(Path(folder), about["samples"]),
             model,
             weights=about["weights"],
             chains=about["chains"],
-            likelihood=rebuild_likelihood(about["likelihood"]),
+            likelihood=likelihood,
             mean=about["input"]["mean"],
             std=about["input"]["std"],
             shape=about["input"].get("shape"),
@@ -144,7 +162,7 @@ def checksum(about: dict[str, Any]) -> str:
 
 def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
     """The posterior of a run directory; pixels are standardised as the run's training data were."""
-    from atmc.storage.run_directory import RunDir
+    from atmc.storage.run_directory import RunDir, fixed_tensors
 
     run = folder if isinstance(folder, RunDir) else RunDir.open(folder)
     about = run.manifest["data"]
@@ -152,16 +170,28 @@ def from_run(folder: Any, model: nn.Module | None = None) -> Posterior:
         model = run.model()
         section = run.recipe.to_dict()["model"]
         model.made_by = {"recipe": section, "shape": list(about["shape"]), "classes": len(about["classes"])}  # type: ignore[assignment]
-    return Posterior(
+    likelihood = run.likelihood()
+    model = sampled(model, likelihood)
+    if kept := fixed_tensors(run.top):
+        model = load_fixed_(copy.deepcopy(model), kept)
+    found = Posterior(
         run.bank,
         model,
-        likelihood=run.likelihood(),
+        likelihood=likelihood,
         mean=about["mean"],
         std=about["std"],
         classes=about["classes"],
         shape=about["shape"],
         crop=_crop(run.recipe.data.name),
     )
+    found.pilots = tuple(run.manifest.get("pilots") or ())
+    return found
+
+
+def sampled(model: nn.Module, likelihood: Any) -> nn.Module:
+    """What was sampled for a user's network: itself, or with the noise of the targets as one more parameter."""
+    found: nn.Module = likelihood.network(model) if hasattr(likelihood, "network") else model
+    return found
 
 
 def _crop(data: str) -> float:

@@ -1,6 +1,6 @@
 """A recipe's mistakes, each in one line: the key, what is wrong, and the nearest that would be right."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from atmc.common.suggest import nearest
@@ -70,6 +70,12 @@ def must_be_one_of(key: str, value: Any, choices: Iterable[str]) -> str:
     """The line for a value that is none of its key's."""
     near = nearest(str(value), choices)
     return f"{key} = {value!r} must be one of {', '.join(choices)}" + (f"; did you mean {near}?" if near else "")
+
+
+def either(choices: Sequence[str]) -> str:
+    """`"a"`, `"a" or "b"`, `"a", "b" or "c"`."""
+    *others, last = (f'"{choice}"' for choice in choices)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def explain(problem: Any) -> str:

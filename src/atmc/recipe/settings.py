@@ -25,7 +25,7 @@ class DataSection:
     name: str = "digits"  # a name that `atmc data list` knows, or folder:PATH, shards:GLOB, synthetic:…
     root: str | None = None  # where data sets are kept; otherwise the ATMC_DATA variable or the cache folder
     batch_size: int = 128  # over all processes of a data-parallel chain
-    augment: Literal["none", "crop", "flip", "crop-flip", "resized-crop-flip"] = "none"  # of training images
+    augment: Literal["none", "crop", "flip", "crop-flip", "resized-crop-flip", "own"] = "none"  # own: a Dataset's
     validation: int = 0  # examples held out of the training set, by a rule that does not depend on the seed
     workers: int = 8  # decoding processes, for data that stream
 
@@ -41,6 +41,8 @@ class ModelSection:
     width: int | None = None  # not set: the usual one of that network
     norm: Literal["none", "bn", "frn", "gn-ws", "evonorm-s0"] = "none"  # none: that network's own default
     options: dict[str, Any] = field(default_factory=dict)  # handed to the network as they are
+    start: Literal["given", "fresh"] = "given"  # a network of your own: chains begin near its weights, or draw new ones
+    only: list[str] = field(default_factory=list)  # a network of your own: names or patterns of what is sampled of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,7 @@ class SamplerSection:
     thermostat_from_noise: bool = False  # start it at its equilibrium, from the gradient's measured variance
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
     look_batches: int = 64  # batches for these two measurements, before the first step
+    noise_rank: int = 0  # directions of the gradient noise that friction balances; batches are then independent
     momentum_init: Literal["zero", "law"] = "zero"  # law: drawn at temperature T
     integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"  # of momenta
     preconditioner: Literal["rmsprop"] | None = None  # SGLD
@@ -131,8 +134,9 @@ class ScheduleSection:
     warmup_epochs: int = 0  # lr rises linearly at the very start
     cycle_warmup_epochs: int = 0  # cyclic: lr rises linearly at the start of each cycle
     hold_fraction: float = 0.0  # cyclic, cosine: lr stays as it is for this part of each cycle, or of the run
-    warm_start_epochs: int = 0  # SGD on the same target first, in addition to `epochs`
-    warm_start_lr: float = 0.05  # learning rate of that SGD, on the mean loss
+    warm_start_epochs: int = 0  # an optimizer on the same target first, in addition to `epochs`
+    warm_start_optimizer: Literal["sgd", "adam"] = "sgd"  # which; adam for a regression with learned noise
+    warm_start_lr: float = 0.05  # its learning rate, on the mean loss
     warm_start_momentum: float = 0.9  # and its momentum
     temperature_schedule: Literal["constant", "ramp", "explore", "anneal"] = "constant"  # course of T
     temperature_ramp_epochs: int = 0  # ramp: T rises linearly from 0 over these epochs

@@ -91,8 +91,12 @@ def _uses(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     target, model = recipe.target, recipe.model
     yield "target.prior_scale", target.prior != "none", 'target.prior = "none"', ""
     yield "model.norm", model.name != "mlp", 'model.name = "mlp", which has no normalisation', ""
+    yield "model.norm", model.name != "resnet-frn", 'model.name = "resnet-frn", which always has FRN', ""
     for key in ("depth", "width", "norm", "options"):
         yield f"model.{key}", model.name != "custom", 'model.name = "custom", a network of your own', ""
+    drawn = f'model.name = "{model.name}", whose chains all draw their first weights'
+    yield "model.start", model.name == "custom", drawn, ""
+    yield "model.only", model.name == "custom", f'model.name = "{model.name}", of which all is sampled', ""
 
 
 def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
@@ -103,7 +107,17 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     with_name = f'sampler.name = "{name}"'
     kind, sgd = sampler_class(name), name == "sgd"
     kinetic, thermostat = kind is not None and kind.has_momentum, kind is not None and kind.has_thermostat
-    for key in ("speed", "max_speed", "mass", "friction", "speed_limit", "mass_from", "momentum_init", "integrator"):
+    for key in (
+        "speed",
+        "max_speed",
+        "mass",
+        "friction",
+        "speed_limit",
+        "mass_from",
+        "momentum_init",
+        "integrator",
+        "noise_rank",
+    ):
         yield f"sampler.{key}", kinetic, with_name, ""
     yield "sampler.momentum", kinetic or sgd, with_name, ""
     limited = section.max_speed is not None or section.speed_limit is not None
@@ -148,7 +162,7 @@ def _of_schedule(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     yield "schedule.temperature_schedule", recipe.sampler.temperature != 0, "sampler.temperature = 0", ""
     sgd = recipe.sampler.name == "sgd"
     yield "schedule.warm_start_epochs", not sgd, 'sampler.name = "sgd", which is the warm start', ""
-    for key in ("warm_start_lr", "warm_start_momentum"):
+    for key in ("warm_start_lr", "warm_start_momentum", "warm_start_optimizer"):
         cure = "set schedule.warm_start_epochs"
         yield f"schedule.{key}", plan.warm_start_epochs > 0, "schedule.warm_start_epochs = 0", cure
 

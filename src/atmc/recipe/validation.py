@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from atmc.common.errors import InputError
-from atmc.recipe.error_messages import must_be_one_of
+from atmc.recipe.error_messages import either, must_be_one_of
 from atmc.recipe.settings import Recipe, ScheduleSection, flat, sampler_class
 from atmc.recipe.unused_keys import idle_keys, option_complaints
 
@@ -33,6 +33,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sampler.friction": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
     "sampler.speed_limit": (lambda v: v > 0, "above 0"),
     "sampler.temperature": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
+    "sampler.noise_rank": (lambda v: 0 <= v <= 512, "from 0 to 512"),
     "sampler.inertia": (lambda v: 0 < v < math.inf, "above 0 and finite"),
     "sampler.look_batches": (lambda v: 2 <= v <= 1_000_000, "from 2 to 1,000,000"),
     "sampler.weight_decay": (lambda v: v >= 0, "at least 0"),
@@ -225,9 +226,12 @@ def _sampler(recipe: Recipe) -> Iterator[str]:
     if recipe.target.prior == "none":
         yield f'target.prior = "none" has no posterior to sample with sampler.name = "{sampler.name}"'
     if recipe.model.norm == "bn":
+        from atmc.nn.registry import NORMS
+
+        others = [norm for norm in NORMS.get(recipe.model.name, ()) if norm not in ("bn", "none")]
         yield (
             f'model.norm = "bn" cannot be sampled with sampler.name = "{sampler.name}" (BatchNorm makes the '
-            'likelihood depend on the batch): use "none" or "frn"'
+            f"likelihood depend on the batch): use {either(others or ['frn'])}"
         )
 
 

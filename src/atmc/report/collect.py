@@ -19,7 +19,7 @@ from atmc.report.example_images import cards_of, png_of
 from atmc.report.read_run import Reading, pixels
 from atmc.report.redaction import Hidden, short_paths
 from atmc.report.report_data import Finding, Growth, ImageCard, OodScores, ReportData, RunFacts
-from atmc.report.run_details import details, device, method, network, noise, rounded
+from atmc.report.run_details import details_of, device_of, method_of, network_of, noise_of, pilots_of, rounded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +40,7 @@ def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), command: str = "")
     if not paths:
         raise InputError("name at least one run directory")
     readings = [Reading(Path(path)) for path in paths]
-    names = _names(readings)
+    names = run_names(readings)
     runs = [run_facts(reading, name, ood) for reading, name in zip(readings, names, strict=True)]
     today = datetime.date.today().isoformat()
     named = [*(reading.recipe.data.name for reading in readings), *ood]
@@ -49,7 +49,7 @@ def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), command: str = "")
     return ReportData(tuple(map(hidden.run, runs)), today, atmc.__version__, hidden.text(command))
 
 
-def _names(readings: Sequence[Reading]) -> list[str]:
+def run_names(readings: Sequence[Reading]) -> list[str]:
     """The recipes' names; where two are the same, the folders' names; where those are too, the paths."""
     choices = (
         [r.recipe.name for r in readings],
@@ -86,8 +86,8 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
     cards = _cards(reading, probs, notes)
     return RunFacts(
         name=name,
-        method=method(recipe),
-        network=network(reading),
+        method=method_of(recipe),
+        network=network_of(reading),
         data=answers.name,
         split=SPLIT,
         examples=len(answers),
@@ -98,7 +98,7 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
         chains=recipe.chains,
         epochs=rounded(reading.epochs()),
         seconds=reading.seconds(),
-        device=device(manifest),
+        device=device_of(manifest),
         seed=recipe.seed,
         single=summary["single"],
         predictive=summary["predictive"],
@@ -114,9 +114,10 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
         surest=cards[0],
         least_sure=cards[1],
         ood=tuple(_ood(reading, kind, probs) for kind in ood),
-        findings=_findings(reading, notes) if sampled else (),
+        findings=findings_of(reading, notes) if sampled else (),
         recipe=str(manifest["recipe"]),  # what was run: recipe.toml may be gone or altered
-        facts=details(manifest, recipe) | noise(reading),
+        pilots=pilots_of(manifest),
+        facts=details_of(manifest, recipe) | noise_of(reading),
         notes=tuple(notes),
         damage=tuple(damage),
         data_digest=answers.digest,
@@ -185,7 +186,7 @@ def _ood(reading: Reading, kind: str, probs: NDArray[Any]) -> OodScores:
     )
 
 
-def _findings(reading: Reading, notes: list[str]) -> tuple[Finding, ...]:
+def findings_of(reading: Reading, notes: list[str]) -> tuple[Finding, ...]:
     try:
         return reading.findings()
     except (InputError, RunError) as error:  # too few samples for a diagnosis must not cost the whole page

@@ -31,11 +31,6 @@ GENERATOR = '<meta name="generator" content="atmc report">'
 
 def render(data: ReportData) -> str:
     """The whole page as text."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"percent": percent, "duration": duration, "datauri": _data_uri}
-    environment.filters |= {"prescription": _prescription, "ends": _ends}
     ink = Ink.page()
     drawn = {plot.name: Markup(page_svg(plot.draw(ink), plot.name, plot.label)) for plot in plots(data)}
     rows = table.rows(data.runs)
@@ -45,7 +40,7 @@ def render(data: ReportData) -> str:
     context: dict[str, Any] = {
         "data": data,
         "generator": Markup(GENERATOR),
-        "style": Markup(_palette() + _text("page.css")),
+        "style": Markup(palette() + template_text("page.css")),
         "answers": answers(data),
         "glossary": glossary.values(),
         "term": lambda key, said="": _term(glossary, key, said),
@@ -63,7 +58,15 @@ def render(data: ReportData) -> str:
         "epochs": table.epochs_said,
         "area": "{:.2g}".format,
     }
-    return environment.from_string(_text("page.html")).render(context)
+    return environment().from_string(template_text("page.html")).render(context)
+
+
+def environment() -> jinja2.Environment:
+    """What renders a page: everything is escaped, and a name that is missing is an error."""
+    made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"percent": percent, "duration": duration, "datauri": _data_uri, "prescription": _prescription}
+    made.filters["ends"] = _ends
+    return made
 
 
 def _view(data: ReportData, i: int, drawn: dict[str, Markup]) -> dict[str, Any]:
@@ -171,11 +174,11 @@ def _prescription(action: str) -> tuple[str, list[str]]:
     return f"{sentence}:", re.split(r" (?=--)" if command.startswith("atmc ") else " ", command)
 
 
-def _text(name: str) -> str:
+def template_text(name: str) -> str:
     return (resources.files("atmc.report") / name).read_text(encoding="utf-8")
 
 
-def _palette() -> str:
+def palette() -> str:
     """The runs' colours, for light and for dark."""
 
     def block(colours: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ from atmc.report.plot_style import NARROW, WIDE, Ink, sheet
 from atmc.report.report_data import Array, ReportData, RunFacts, Trace
 
 _TRACE_POINTS = 400
-_PERCENT = FuncFormatter(lambda share, _: f"{100 * share:.4g}\u202f%")
+PERCENT = FuncFormatter(lambda share, _: f"{100 * share:.4g}\u202f%")
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def plots(data: ReportData) -> Iterator[Plot]:
         ("temperature", "Kinetic temperature"),
         ("thermostat", "Thermostat"),
     ):
-        if any(_has(trace, name) for run in runs for trace in run.traces):
-            yield Plot(name, f"{title} over the epochs", lambda ink, n=name: _trace(runs, n, ink))  # type: ignore[misc]
+        if any(has_trace(trace, name) for run in runs for trace in run.traces):
+            yield Plot(name, f"{title} over the epochs", lambda ink, n=name: trace_plot(runs, n, ink))  # type: ignore[misc]
     for i, run in enumerate(runs):
         if run.ood:
             label = f"Uncertainty of {run.name} on test images and on OOD images"
@@ -76,7 +76,7 @@ def _calibration(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
                     run.bins_single.confidence,
                     run.bins_single.accuracy,
                     **_single(colour, ink),
-                    label=f"{_short(run.name)}, single sample",
+                    label=f"{short(run.name)}, single sample",
                 )
             spread = np.stack([run.bins.accuracy - run.bins.low, run.bins.high - run.bins.accuracy]).clip(min=0)
             axes.errorbar(
@@ -87,14 +87,14 @@ def _calibration(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
                 marker="o",
                 markersize=4,
                 elinewidth=0.9,
-                label=_short(run.name),
+                label=short(run.name),
             )
         axes.set_xlim(edge, 1.01)
         axes.set_ylim(edge, 1.02)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(_PERCENT)
+            axis.set_major_formatter(PERCENT)
             axis.set_major_locator(MaxNLocator(5))
-        _legend(axes, ink, "upper left")
+        legend(axes, ink, "upper left")
         return figure
 
 
@@ -118,9 +118,9 @@ def _risk(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
         highest = 0.0
         for i, run in enumerate(runs):
             colour = ink.series(i)
-            whole: dict[str, Any] = {"color": colour, "label": _short(run.name)}
+            whole: dict[str, Any] = {"color": colour, "label": short(run.name)}
             single = {k: v for k, v in _single(colour, ink).items() if not k.startswith("marker")}
-            single["label"] = f"{_short(run.name)}, single sample"
+            single["label"] = f"{short(run.name)}, single sample"
             curves = [(run.risk_single, single)] if run.samples_weights else []
             for curve, style in (*curves, (run.risk, whole)):
                 seen = curve.coverage >= start
@@ -133,9 +133,9 @@ def _risk(runs: tuple[RunFacts, ...], ink: Ink) -> Figure:
             axes.set_ylim(0, 0.01)
             axes.text(0.5, 0.5, "No mistakes", transform=axes.transAxes, ha="center", va="center", color=ink.muted)
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter(_PERCENT)
-        axes.yaxis.set_major_formatter(_PERCENT)
-        _legend(axes, ink, "upper left")
+        axes.xaxis.set_major_formatter(PERCENT)
+        axes.yaxis.set_major_formatter(PERCENT)
+        legend(axes, ink, "upper left")
         return figure
 
 
@@ -153,24 +153,24 @@ def _growth(runs: tuple[RunFacts, ...], score: str, ink: Ink) -> Figure:
             values = getattr(run.growth, score)
             if len(values) == 1:
                 axes.axhline(
-                    values[0], color=ink.series(i), linestyle=(0, (1, 1.5)), label=f"{_short(run.name)}, one network"
+                    values[0], color=ink.series(i), linestyle=(0, (1, 1.5)), label=f"{short(run.name)}, one network"
                 )
             else:
                 axes.plot(
-                    run.growth.samples, values, color=ink.series(i), marker="o", markersize=3, label=_short(run.name)
+                    run.growth.samples, values, color=ink.series(i), marker="o", markersize=3, label=short(run.name)
                 )
         axes.set_xlim(left=min(1, longest) - 0.02 * longest)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if score != "nll":
-            axes.yaxis.set_major_formatter(_PERCENT)
+            axes.yaxis.set_major_formatter(PERCENT)
             low, high = axes.get_ylim()  # margins that no share can lie in are cut to what a marker needs
             edge = 0.02 * (high - low)
             axes.set_ylim(max(low, -edge), min(high, 1.0 + edge))
-        _legend(axes, ink, "best")
+        legend(axes, ink, "best")
         return figure
 
 
-def _has(trace: Trace, name: str) -> bool:
+def has_trace(trace: Trace, name: str) -> bool:
     return bool(np.isfinite(getattr(trace, name)).any())
 
 
@@ -181,11 +181,11 @@ _TRACE_TITLES = {
 }
 
 
-def _trace(runs: tuple[RunFacts, ...], name: str, ink: Ink) -> Figure:
+def trace_plot(runs: tuple[RunFacts, ...], name: str, ink: Ink) -> Figure:
     with sheet(ink, NARROW, "Epoch", _TRACE_TITLES[name]) as (figure, axes):
         goals = set()
         for i, run in enumerate(runs):
-            traces = [trace for trace in run.traces if _has(trace, name)]
+            traces = [trace for trace in run.traces if has_trace(trace, name)]
             for j, trace in enumerate(traces):
                 x, y = _thin(trace.epoch, getattr(trace, name), _TRACE_POINTS)
                 if name == "thermostat":
@@ -195,7 +195,7 @@ def _trace(runs: tuple[RunFacts, ...], name: str, ink: Ink) -> Figure:
                     axes.fill_between(x, low, high, color=ink.series(i), alpha=0.15, linewidth=0)
                 faint = 1.0 if len(traces) == 1 else 0.65
                 axes.plot(
-                    x, y, color=ink.series(i), linewidth=1.1, alpha=faint, label=_short(run.name) if j == 0 else None
+                    x, y, color=ink.series(i), linewidth=1.1, alpha=faint, label=short(run.name) if j == 0 else None
                 )
             if traces and run.temperature is not None:
                 goals.add(run.temperature)
@@ -207,7 +207,7 @@ def _trace(runs: tuple[RunFacts, ...], name: str, ink: Ink) -> Figure:
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("")
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        _legend(axes, ink, "best")
+        legend(axes, ink, "best")
         return figure
 
 
@@ -224,11 +224,11 @@ def _ood(run: RunFacts, colour: int, ink: Ink) -> Figure:
         edges = np.linspace(0.0, top, 25)
         home = _shares(run.ood[0].test_entropy, edges)
         axes.stairs(home, edges, fill=True, color=ink.series(colour), alpha=0.25)
-        axes.stairs(home, edges, color=ink.series(colour), linewidth=1.4, label=_short(f"{run.title}, {run.split}"))
+        axes.stairs(home, edges, color=ink.series(colour), linewidth=1.4, label=short(f"{run.title}, {run.split}"))
         for j, other in enumerate(run.ood):
             share = _shares(other.entropy, edges)
-            axes.stairs(share, edges, color=ink.series(5 - j % 4), linewidth=1.4, label=_short(other.name))
-        axes.yaxis.set_major_formatter(_PERCENT)
+            axes.stairs(share, edges, color=ink.series(5 - j % 4), linewidth=1.4, label=short(other.name))
+        axes.yaxis.set_major_formatter(PERCENT)
         axes.set_xlim(0, top)
         axes.legend(loc="best")
         return figure
@@ -247,11 +247,11 @@ def _thin(x: Array, y: Array, points: int = 200) -> tuple[Array, Array]:
     return x[keep], y[keep]
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     return name if len(name) <= 32 else f"{name[:15]}…{name[-16:]}"
 
 
-def _legend(axes: Any, ink: Ink, where: str) -> None:
+def legend(axes: Any, ink: Ink, where: str) -> None:
     # The page has one legend for all plots, in HTML; a file must carry its own.
     if ink.legend:
         axes.legend(loc=where)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from atmc.report.report_data import OodScores, RunFacts, is_path, titled
 
@@ -39,20 +40,21 @@ class Hidden:
     def text(self, text: str) -> str:
         return self._pattern.sub(lambda found: self._said[found[0]], text) if self._pattern is not None else text
 
-    def run(self, run: RunFacts) -> RunFacts:
-        """A run without paths in its texts. `data` keeps its name, by which runs are compared."""
-        return replace(
-            run,
-            path=self.text(run.path),
-            recipe=self.text(run.recipe),
-            notes=tuple(map(self.text, run.notes)),
-            facts={key: self.text(value) for key, value in run.facts.items()},
-            findings=tuple(
+    def texts(self, run: Any) -> dict[str, Any]:
+        """The texts of a run of any kind, without paths."""
+        return {
+            "recipe": self.text(run.recipe),
+            "notes": tuple(map(self.text, run.notes)),
+            "facts": {key: self.text(value) for key, value in run.facts.items()},
+            "findings": tuple(
                 replace(f, title=self.text(f.title), evidence=self.text(f.evidence), action=self.text(f.action))
                 for f in run.findings
             ),
-            ood=tuple(map(self._ood, run.ood)),
-        )
+        }
+
+    def run(self, run: RunFacts) -> RunFacts:
+        """A run without paths in its texts. `data` keeps its name, by which runs are compared."""
+        return replace(run, **self.texts(run), path=self.text(run.path), ood=tuple(map(self._ood, run.ood)))
 
     def _ood(self, seen: OodScores) -> OodScores:
         short = titled(seen.name)

@@ -143,6 +143,7 @@ class RunFacts:
     least_sure: tuple[ImageCard, ...] = ()
     ood: tuple[OodScores, ...] = ()
     findings: tuple[Finding, ...] = ()
+    pilots: tuple[dict[str, str], ...] = ()  # that chose the temperature, the chosen one first
     recipe: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

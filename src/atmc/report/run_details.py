@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 METHODS = {"atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC", "sgld": "SGLD", "sgd": "SGD"}
 
 
-def method(recipe: Recipe) -> str:
+def method_of(recipe: Recipe) -> str:
     """The sampler, with what differs from the paper's network and likelihood."""
     name = METHODS.get(recipe.sampler.name, recipe.sampler.name)
     if recipe.model.norm != "none":
@@ -31,7 +31,7 @@ def rounded(epochs: float) -> float:
     return float(round(epochs)) if abs(epochs - round(epochs)) < 0.5 and epochs >= 10 else round(epochs, 1)
 
 
-def network(reading: Reading) -> str:
+def network_of(reading: Reading) -> str:
     section = reading.recipe.model
     if section.name == "custom":
         made = str(reading.run.manifest.get("network", {}).get("class", ""))
@@ -42,7 +42,7 @@ def network(reading: Reading) -> str:
     return f"{label}-{section.depth}×{section.width}, {size / 1e6:.2f} M parameters"
 
 
-def device(manifest: dict[str, Any]) -> str:
+def device_of(manifest: dict[str, Any]) -> str:
     sessions = manifest.get("sessions") or [{}]
     found = sessions[-1].get("hardware") or {}
     if "gpu" in found:
@@ -52,7 +52,7 @@ def device(manifest: dict[str, Any]) -> str:
     return str(found.get("device", platform.machine()))
 
 
-def details(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
+def details_of(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
     versions = manifest.get("versions") or {}
     prior = {"none": "no prior", "custom": "custom prior"}.get(recipe.target.prior)
     target = f"{recipe.target.likelihood} likelihood, {prior or f'{recipe.target.prior} prior'}"
@@ -63,7 +63,7 @@ def details(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
     return details
 
 
-def noise(reading: Reading) -> dict[str, str]:
+def noise_of(reading: Reading) -> dict[str, str]:
     """The temperature along the gradient noise, beside which the chains' plots show the kinetic one."""
     from atmc.diagnose.noise_checks import said
     from atmc.diagnose.traces import noise_ratio, settled, warmed
@@ -71,3 +71,24 @@ def noise(reading: Reading) -> dict[str, str]:
     rows = settled(reading.run.metrics(), reading.recipe.schedule.settled_epochs)
     level = noise_ratio(warmed(rows) if reading.recipe.schedule.explore_fraction else rows)
     return {"Temperature along gradient noise": f"{said(level)} × T"} if np.isfinite(level.mean) else {}
+
+
+def pilots_of(manifest: dict[str, Any]) -> tuple[dict[str, str], ...]:
+    """The pilots of `temperature="auto"` as text; what is not a number is a dash, since the file may be anybody's."""
+    listed = manifest.get("pilots")
+
+    def number(value: Any, form: str) -> str:
+        fine = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
+        return format(value, form) if fine else "–"
+
+    return tuple(
+        {
+            "likelihood": str(row.get("likelihood", "–")),
+            "temperature": number(row.get("temperature"), "g"),
+            "nll": number(row.get("nll"), ".3f"),
+            "behind": number(row.get("behind"), ".1f"),
+            "seconds": number(row.get("seconds"), ".1f"),
+        }
+        for row in (listed if isinstance(listed, list) else [])
+        if isinstance(row, dict)
+    )

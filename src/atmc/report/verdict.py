@@ -91,7 +91,7 @@ def _paired(one: RunFacts, two: RunFacts) -> bool:
 
 
 def _trust(run: RunFacts) -> str:
-    problems = [finding for finding in run.findings if finding.level == "problem"]
+    problems = [finding for finding in run.findings[1:] or run.findings if finding.level == "problem"]
     if problems:
         return f"Do not rely on it yet: {_lower(problems[0].title)}."
     return f"{calibrated(run)} {refusal(run)}"

@@ -53,6 +53,10 @@ class ATMC(KineticSampler):
             leave it first order, as the paper does.
         backend: "single", "foreach" or "fused" to force an implementation; the fastest one by default.
         measure_every: steps between two readings of the temperatures.
+        noise_rank: k directions of the gradient noise along which friction balances it, which makes the law right where
+            mini-batch noise is correlated between parameters (`noise_friction`). Draw the examples of each mini-batch
+            independently of the others with it, and use one lr, temperature, friction and speed limit for all groups.
+            Adds k + 17 numbers per parameter, and no gradient. 0 (default): thermostats alone.
         nonfinite: what a NaN or infinite gradient does. "raise" stops before anything has moved (default on a CPU; on
             CUDA it synchronises). "skip" leaves the step out on the device without synchronising and lets
             `sampler.check()` tell (default on CUDA). "ignore" does not look.

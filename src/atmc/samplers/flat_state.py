@@ -104,7 +104,7 @@ def dense(p: Tensor) -> bool:
 def view_like(flat: Tensor, offset: int, p: Tensor) -> Tensor:
     """The stretch of a flat buffer that belongs to `p`, shaped and, if it is dense, strided like it."""
     stride = p.stride() if dense(p) else torch.empty(p.shape, device="meta").stride()
-    return flat.as_strided(p.shape, stride, offset)
+    return flat.as_strided(p.shape, stride, flat.storage_offset() + offset)  # the flat buffer may be a row of a matrix
 
 
 def memory_order(t: Tensor, like: Tensor) -> Tensor:

@@ -255,7 +255,7 @@ def noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
 def collect(shard: Shard) -> None:
     """Sum the blocks' readings up by parameter, where the fused kernel has left any."""
     plan = shard.scratch.get("plan")
-    if plan is None or "fused" not in shard.scratch:
+    if plan is None or "fused" not in shard.scratch or "own readings" in shard.scratch:
         return
     sums = torch.zeros_like(shard.readings).index_add_(0, plan.chunks[:, 0], plan.partial[:, :2])
     shard.readings.copy_(torch.where(plan.ticket[1] > 0, sums, shard.readings))

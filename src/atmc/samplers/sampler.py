@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from atmc.samplers import backends, fused_native, fused_triton, state_saving
+from atmc.samplers import backends, fused_native, fused_triton, noise_friction, state_saving
 from atmc.samplers.checks import (
     check_changed_masses,
     check_group,
@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     backend: Literal["single", "foreach", "fused"] | None
     measure_every: int
     nonfinite: Literal["raise", "skip", "ignore"] | None
+    noise_rank: int
 
 
 class Sampler(Optimizer):
@@ -75,6 +76,7 @@ class Sampler(Optimizer):
         backend: str | None = None,
         measure_every: int = 10,
         nonfinite: str | None = None,
+        noise_rank: int = 0,
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown, Options.__annotations__)
@@ -84,6 +86,11 @@ class Sampler(Optimizer):
         self.backend = backend
         self.measure_every: int = check_option("measure_every", measure_every)
         self.nonfinite: str | None = check_option("nonfinite", nonfinite)
+        self.noise_rank = whole("noise_rank", noise_rank, least=0)
+        if self.noise_rank:
+            if not self.has_momentum:
+                raise ValueError(f"noise_rank is for samplers with momentum, not for {type(self).__name__}")
+            self.slots = (*self.slots, *noise_friction.slots(self.noise_rank))
         self._key = stream_key(self.seed)
         self._calls = 0
         self._skipped: str | None = None
@@ -159,6 +166,8 @@ class Sampler(Optimizer):
             for entries in members.values():
                 params, names, groups = (list(column) for column in zip(*entries, strict=True))
                 shard = build_shard(len(shards), params, names, groups, self.slots, self.shared_thermostat)
+                if self.noise_rank:
+                    noise_friction.join_rows(shard, self.noise_rank)
                 if self._shards:
                     shard.step.copy_(self._shards[0].step)
                 for index, p in enumerate(params):
@@ -254,6 +263,11 @@ class Sampler(Optimizer):
                 )
             self._build()
         gradients = [dense_gradients(shard) for shard in self._shards]
+        if self.noise_rank:
+            noise_friction.check(self.param_groups, len(self._shards), self.strang)
+            gradients = [
+                noise_friction.gather(shard, grads) for shard, grads in zip(self._shards, gradients, strict=True)
+            ]
         chosen = [self._choose_backend(shard) for shard in self._shards]
         for shard, grads, backend in zip(self._shards, gradients, chosen, strict=True):
             policy = self._policy(shard)
@@ -272,12 +286,16 @@ class Sampler(Optimizer):
         measure = capturing or self._calls % self.measure_every == 0
         fused_triton.prepare(self, list(zip(self._shards, gradients, chosen, strict=True)))
         for shard, grads, backend in zip(self._shards, gradients, chosen, strict=True):
-            backend(self, shard, grads, measure)
+            if self.noise_rank:
+                noise_friction.correct(self, shard, grads, measure)
+            backend(self, shard, grads, measure and not self.noise_rank)
             if backend in (fused_native.fused, fused_triton.fused):  # autograd does not see what compiled code writes
                 written = [p for p, grad in zip(shard.params, grads, strict=True) if grad is not None]
                 torch.autograd.graph.increment_version(written)
         self._after_step()
         self._calls += 1
+        if self.noise_rank and not capturing and self._calls % noise_friction.EVERY == 0:
+            noise_friction.update(self, self._calls)
         return loss
 
     def _policy(self, shard: Shard) -> str:
@@ -405,3 +423,6 @@ class Sampler(Optimizer):
         held = state_saving.tensor_settings(self)
         super().load_state_dict({"state": {}, "param_groups": checked.groups})
         state_saving.restore(self, checked, held)
+        if self.noise_rank:
+            for shard in self._shards:
+                noise_friction.derive(self, shard)

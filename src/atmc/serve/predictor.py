@@ -166,7 +166,9 @@ class Predictor:
 
     def _number(self, x: Tensor) -> dict[str, Any]:
         estimate = self.posterior.regress(x, device="cpu")
-        each = self.posterior.sample_probs(x, device="cpu")[:, 0].flatten(1)
+        outputs = self.posterior.sample_probs(x, device="cpu")
+        likelihood: Any = self.posterior.likelihood
+        each = likelihood.predict(outputs)[:, 0].flatten(1)  # without what the network says about the noise
         parts = [t[0].flatten().tolist() for t in (estimate.mean, estimate.std, estimate.aleatoric, estimate.epistemic)]
         mean, std, aleatoric, epistemic = parts
         return {

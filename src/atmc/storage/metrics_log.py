@@ -1,8 +1,9 @@
 """metrics.jsonl: one JSON object per line, appended as the run goes, cut back when a run resumes.
 
-Rows have an `event`: `start`, `log` (a stretch of steps), `sample`, `rollback`, `damage`, `end`. A checkpoint remembers
-how long the file was and what its bytes summed to, so that a resumed run first cuts off what belongs to steps that are
-going to be made again. Readers skip a torn last line: it is one that was being written when the machine died.
+Rows have an `event`: `start`, `log` (a stretch of steps), `warm` (the end of the warm start), `sample`, `rollback`,
+`damage`, `end`. A checkpoint remembers how long the file was and what its bytes summed to, so that a resumed run first
+cuts off what belongs to steps that are going to be made again. Readers skip a torn last line: it is one that was being
+written when the machine died.
 """
 
 import hashlib

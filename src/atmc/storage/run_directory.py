@@ -6,6 +6,7 @@
     checkpoint/      the newest two; all that exact continuation needs
     samples/         NNNN.safetensors, the weights that were drawn
     predictions/     <split>/NNNN.safetensors, what each sample says about the evaluation sets
+    fixed.safetensors  what of the network is not sampled, where that is a part of it; samples have the rest
     labels/          <split>.safetensors, what is true of them: scores need no data set, also where it was only tensors
 A run of several chains has all but recipe, manifest and labels in chains/0, chains/1, …, each with its own manifest.
 """
@@ -32,8 +33,9 @@ from atmc.storage.sample_bank import SampleBank
 # Whatever of these is a link, or anything but a file or a folder, is not of a run's making.
 NAMES = frozenset(
     {".lock", NAME, MIRROR, RECIPE_FILE, "metrics.jsonl", "checkpoint", "samples", "predictions", "labels", "chains"}
-    | {"tensorboard"}
+    | {"tensorboard", "fixed.safetensors"}
 )
+FIXED = "fixed.safetensors"
 STUCK = "no checkpoint can be read"  # of a chain that keeps its samples and cannot be resumed
 
 
@@ -202,6 +204,11 @@ def chain_folders(folder: Path, recipe: Recipe) -> list[Path]:
 def split_file(index: int, split: str) -> str:
     """The predictions of a sample on a split, as the manifest names them."""
     return f"predictions/{split}/{index:04d}.safetensors"
+
+
+def fixed_tensors(top: Manifest) -> dict[str, Tensor]:
+    """What of the network a run does not sample, and so is in no sample; empty where all of it is sampled."""
+    return read_tensors(*top.entry(FIXED))[0] if FIXED in top.values["files"] else {}
 
 
 def labels_file(split: str) -> str:

@@ -7,10 +7,24 @@ from typing import Any
 from atmc.common.errors import InputError
 from atmc.common.suggest import did_you_mean
 from atmc.target.likelihoods.dirichlet import DirClip, NoisyDirichlet
-from atmc.target.likelihoods.likelihood import Likelihood
+from atmc.target.likelihoods.learned_noise import Heteroscedastic, LearnedNoise, LocationScale, StudentT
+from atmc.target.likelihoods.likelihood import Likelihood, RegressionLikelihood
 from atmc.target.likelihoods.standard import Categorical, Gaussian
 
-__all__ = ["LIKELIHOODS", "Categorical", "DirClip", "Gaussian", "Likelihood", "NoisyDirichlet", "build"]
+__all__ = [
+    "LIKELIHOODS",
+    "Categorical",
+    "DirClip",
+    "Gaussian",
+    "Heteroscedastic",
+    "LearnedNoise",
+    "Likelihood",
+    "LocationScale",
+    "NoisyDirichlet",
+    "RegressionLikelihood",
+    "StudentT",
+    "build",
+]
 
 #: By the names that recipes use.
 LIKELIHOODS: dict[str, type[Likelihood]] = {
@@ -18,11 +32,14 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {
     "gaussian": Gaussian,
     "noisy-dirichlet": NoisyDirichlet,
     "dirclip": DirClip,
+    "learned-noise": LearnedNoise,
+    "heteroscedastic": Heteroscedastic,
+    "student-t": StudentT,
 }
 
 
 def build(name: str, **options: Any) -> Likelihood:
-    """The likelihood a recipe names: categorical, gaussian, noisy-dirichlet or dirclip, with its numbers."""
+    """The likelihood that a recipe names, with its numbers."""
     if name not in LIKELIHOODS:
         raise InputError(f"unknown likelihood {name!r}; {did_you_mean(name, LIKELIHOODS)}")
     try:

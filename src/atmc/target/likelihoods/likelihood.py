@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atmc.common.errors import InputError
 
@@ -60,6 +60,44 @@ class ClassLikelihood(Likelihood):
                 f"label {int(targets[where])} of example {where} is out of range: "
                 f"the model has {classes} outputs, so labels run from 0 to {classes - 1}"
             )
+
+
+class RegressionLikelihood(Likelihood):
+    """Shared by likelihoods of numbers: each sample predicts a location and a scale, in the units of the targets.
+
+    `probs` is what is kept of a sample's outputs, from which `predict` and `noise` are made; both take any number of
+    leading axes, so that the outputs of many samples [K, batch, …] go through at once.
+    """
+
+    task: ClassVar[str] = "regression"
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """The outputs themselves."""
+        return wide(outputs)
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        """The mean of the targets, in their units and shape."""
+        raise NotImplementedError
+
+    def noise(self, outputs: Tensor) -> Tensor:
+        """The scale of the noise (its standard deviation, if it is Gaussian), shaped as `predict`."""
+        raise NotImplementedError
+
+    def degrees(self) -> float | None:
+        """Degrees of freedom of Student-t noise; None where it is Gaussian."""
+        return None
+
+    def guess(self, targets: Tensor) -> Tensor:
+        """Outputs of a network that knows nothing but the mean of the targets."""
+        raise NotImplementedError
+
+    def network(self, model: nn.Module) -> nn.Module:
+        """What is sampled for `model`: itself, or with the noise as one more parameter."""
+        return model
+
+    def check_values(self, outputs: Tensor, targets: Tensor) -> None:
+        if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
+            raise InputError("the regression targets hold NaN or infinite values")
 
 
 def wide(x: Tensor) -> Tensor:

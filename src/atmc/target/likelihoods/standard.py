@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from atmc.common.errors import InputError
-from atmc.target.likelihoods.likelihood import ClassLikelihood, Likelihood, wide
+from atmc.target.likelihoods.likelihood import ClassLikelihood, RegressionLikelihood, wide
 
 
 @dataclass(frozen=True)
@@ -27,15 +26,14 @@ class Categorical(ClassLikelihood):
 
 
 @dataclass(frozen=True)
-class Gaussian(Likelihood):
+class Gaussian(RegressionLikelihood):
     """p(y | f) = Π_k N(y_k; f_k, scale²): regression with independent noise of known standard deviation.
 
     Outputs and targets have one shape, [batch] or [batch, k, …]; an example's nll sums over its components.
-    `probs` is the predictive *mean* f (there are no classes); the predictive variance over samples is
-    scale² + the variance of f.
+    Targets are taken as they are, and `scale` is in their units. The predictive mean is that of f, and the predictive
+    variance over samples is scale² + the variance of f.
     """
 
-    task: ClassVar[str] = "regression"
     scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -49,9 +47,14 @@ class Gaussian(Likelihood):
         )
         return each.flatten(1).sum(1) if each.ndim > 1 else each
 
-    def probs(self, outputs: Tensor) -> Tensor:
-        """The predictive mean of this sample: the outputs themselves."""
+    def predict(self, outputs: Tensor) -> Tensor:
         return wide(outputs)
+
+    def noise(self, outputs: Tensor) -> Tensor:
+        return torch.full_like(wide(outputs), self.scale)
+
+    def guess(self, targets: Tensor) -> Tensor:
+        return targets.mean(0, keepdim=True).expand_as(targets)
 
     def check_shapes(self, outputs: Tensor, targets: Tensor) -> None:
         if outputs.shape != targets.shape or outputs.ndim == 0:
@@ -59,7 +62,3 @@ class Gaussian(Likelihood):
                 f"outputs {list(outputs.shape)} and targets {list(targets.shape)} must have one shape "
                 "(they are compared number by number, never broadcast)"
             )
-
-    def check_values(self, outputs: Tensor, targets: Tensor) -> None:
-        if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
-            raise InputError("the regression targets hold NaN or infinite values")

@@ -77,7 +77,8 @@ def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 class PriorRule:
     """An ordered list of clauses that `assign` turns into one prior per trainable parameter of a model.
 
-    Frozen parameters (requires_grad=False) are not sampled and get none.
+    Frozen parameters (requires_grad=False) are not sampled and get none. A module's own `prior_scales` (that of the
+    noise of a regression, `atmc.nn.WithNoise`) win over every clause that does not name the parameter.
     """
 
     def __init__(self, clauses: Iterable[Clause], *, name: str = "rule", improper_ok: bool = False) -> None:
@@ -105,6 +106,9 @@ class PriorRule:
         for full_name, owner, own_name in owners(model):
             parameter = getattr(owner, own_name)
             clause = next((c for c in self.clauses if c.fits(full_name, owner, parameter)), None)
+            own_scale = getattr(owner, "prior_scales", {}).get(own_name)
+            if own_scale is not None and (clause is None or clause.name not in (own_name, full_name)):
+                clause = on(Normal(own_scale))
             if clause is None:
                 missing.append(full_name)
             else:

@@ -1,0 +1,135 @@
+"""The table of `small_data.py`, from the fits that are there.
+
+Published numbers, test log-likelihood on the same splits, mean and standard error: MC dropout from the readme of
+github.com/yaringal/DropoutUncertaintyExps (grid search, "new"), deep ensembles from Lakshminarayanan et al. 2017,
+Table 1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from small_data_sets import CLASS_SPLITS, FOLDERS, SPLITS
+
+PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
+    "MC dropout": {
+        "boston": (-2.40, 0.04),
+        "concrete": (-2.93, 0.02),
+        "energy": (-1.21, 0.01),
+        "kin8nm": (1.14, 0.01),
+        "naval": (4.45, 0.00),
+        "power": (-2.80, 0.01),
+        "protein": (-2.87, 0.00),
+        "wine": (-0.93, 0.01),
+        "yacht": (-1.25, 0.01),
+    },
+    "deep ensembles": {
+        "boston": (-2.41, 0.25),
+        "concrete": (-3.06, 0.18),
+        "energy": (-1.38, 0.22),
+        "kin8nm": (1.20, 0.02),
+        "naval": (5.63, 0.05),
+        "power": (-2.79, 0.04),
+        "protein": (-2.83, 0.02),
+        "wine": (-0.94, 0.12),
+        "yacht": (-1.18, 0.21),
+    },
+}
+SCORES = ("rmse", "accuracy", "nll", "ece", "coverage90", "seconds")
+
+
+def write(out: Path) -> None:
+    """`table.json`, every score of every split, and `table.md` for people."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for file in sorted(out.glob("fits/*/*.json")):
+        one = json.loads(file.read_text())
+        if not one["validation"] or out.name != "small_data":  # results/ holds test parts only
+            found.setdefault((one["set"], one["row"]), []).append(one)
+    if not found:
+        print(f"no fits in {out / 'fits'}")
+        return
+    rows = [_row(name, row, sorted(fits, key=lambda f: f["split"])) for (name, row), fits in found.items()]
+    known = [*FOLDERS, *CLASS_SPLITS]
+    rows.sort(key=lambda row: (known.index(row["set"]) if row["set"] in known else 99, row["row"]))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "table.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    text = "\n".join([*_regression(rows), "", *_classes(rows)]).strip() + "\n"
+    (out / "table.md").write_text(text)
+    print(text)
+
+
+def _row(name: str, row: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {"set": name, "row": row, "splits": [fit["split"] for fit in fits]}
+    for key in ("epochs", "batch", "samples", "settings"):
+        if fits[0].get(key):
+            made[key] = fits[0][key]
+    for score in SCORES:
+        if score in fits[0]:
+            made[score] = [round(fit[score], 4) for fit in fits]
+    if "guess" in fits[0]:
+        made["guess"] = [round(fit["guess"], 4) for fit in fits]
+    if "pilots" in fits[0]:
+        chosen = [fit["pilots"][0] for fit in fits]
+        made["chosen"] = [[pilot["likelihood"], pilot["temperature"]] for pilot in chosen]
+        made["pilot_seconds"] = [round(sum(p["seconds"] for p in fit["pilots"]), 1) for fit in fits]
+    said = sorted({line for fit in fits for line in fit["warnings"]})
+    return made | ({"warnings": said} if said else {})
+
+
+def _mean(values: list[float], digits: int = 3) -> str:
+    mean = sum(values) / len(values)
+    error = math.sqrt(sum((v - mean) ** 2 for v in values) / len(values) / len(values))
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def _regression(rows: list[dict[str, Any]]) -> list[str]:
+    """Mean test log-likelihood by set and row, with RMSE, coverage and seconds of the first row."""
+    names = [name for name in FOLDERS if any(row["set"] == name for row in rows)]
+    if not names:
+        return []
+    kinds = list(dict.fromkeys(row["row"] for row in rows if row["set"] in FOLDERS))
+    cells = {(row["set"], row["row"]): row for row in rows}
+    lines = ["Mean test log-likelihood (higher is better), ± its standard error over splits.", ""]
+    lines.append("| set | splits | " + " | ".join([*kinds, *PUBLISHED]) + " |")
+    lines.append("| --- | --- |" + " --- |" * (len(kinds) + len(PUBLISHED)))
+    for name in names:
+        done = max(len(cells[name, kind]["splits"]) for kind in kinds if (name, kind) in cells)
+        line = [name, f"{done} of {SPLITS[name]}"]
+        for kind in kinds:
+            cell = cells.get((name, kind))
+            line.append("–" if cell is None else _mean([-nll for nll in cell["nll"]]))
+        line += [f"{mean:.2f} ± {error:.2f}" for mean, error in (table[name] for table in PUBLISHED.values())]
+        lines.append("| " + " | ".join(line) + " |")
+    lines += ["", "RMSE, share of targets in the 90 % interval, and seconds of one fit on one core:", ""]
+    lines += ["| set | row | RMSE | coverage [%] | seconds |", "| --- | --- | --- | --- | --- |"]
+    for name in names:
+        for kind in kinds:
+            if (cell := cells.get((name, kind))) is not None:
+                inside = 100 * sum(cell["coverage90"]) / len(cell["coverage90"])
+                spent = sum(cell["seconds"]) / len(cell["seconds"])
+                rmse = _mean(cell["rmse"], 4 if name == "naval" else 3)
+                lines.append(f"| {name} | {kind} | {rmse} | {inside:.1f} | {spent:.0f} |")
+    return lines
+
+
+def _classes(rows: list[dict[str, Any]]) -> list[str]:
+    chosen = [row for row in rows if row["set"] not in FOLDERS]
+    if not chosen:
+        return []
+    lines = ["Classes: mean over splits ± its standard error, on the test part.", ""]
+    lines += ["| set | row | NLL | accuracy [%] | ECE | seconds | T chosen |", "| --- |" + " --- |" * 6]
+    for row in chosen:
+        spent = sum(row["seconds"]) / len(row["seconds"])
+        picked = ", ".join(f"{likelihood} {t:g}" for likelihood, t in row.get("chosen", [])) or "–"
+        accuracy = _mean([100 * a for a in row["accuracy"]], 1)
+        lines.append(
+            f"| {row['set']} | {row['row']} | {_mean(row['nll'])} | {accuracy} | {_mean(row['ece'])} | {spent:.0f} | "
+            f"{picked} |"
+        )
+    for row in chosen:
+        worst = max(nll / guess for nll, guess in zip(row["nll"], row["guess"], strict=True))
+        lines.append(f"\n{row['set']}, {row['row']}: the worst NLL of a fit is {worst:.2f} times that of guessing.")
+    return lines

@@ -1,0 +1,200 @@
+"""Friction along the gradient noise: the right law under mini-batches whose noise is correlated between parameters.
+
+Gradient noise of covariance V heats the momentum by h² V in a step. It is balanced by the friction matrix hV/2T, and a
+thermostat per element can supply only its diagonal. Here V is estimated as the chain goes, as B'B with `rank` rows B,
+and the momentum step is the implicit midpoint rule with that friction beside the sampler's own β = (2/h) artanh ρ:
+
+    (1 + ρ + S) p' = (1 − ρ − S) p − h G + √(4 m T ρ α/β) η,        S = h² V/(4 m T)
+
+On a quadratic potential it leaves the momentum at the time of θ independent of θ and normal with variance mT, for noise
+of any strength: the left and right sides differ by 4 m T (ρ + S) = h² V + 4 m T ρ. What V's estimate leaves out is the
+thermostat's, as before. Written with p₀, the step without S,
+
+    p' = p₀ − c B'[(1 + ρ) I + c B M⁻¹ B']⁻¹ B (K'(p) + K'(p₀)),     c = h²/4T
+
+so it is one correction of low rank. It is put into the gradient, and the backends' own step does the rest. For a
+hyperbolic K the velocity K'(p) takes the place of p/m. ρ = tanh(Dh/2) is the sampler's least friction, exact where
+thermostats are below D.
+
+B comes from differences of the gradients of consecutive steps, so it costs no gradient. It must not know the step's own
+mini-batch, or steps would be shorter for examples with large gradients: new differences are taken in after the step.
+And mini-batches must be drawn independently: in a permuted epoch their noise adds up to zero, and the friction would
+be too strong.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atmc.samplers import backends
+from atmc.samplers.flat_state import Shard, view_like
+from atmc.samplers.integrator import ornstein, synchronised_virial
+from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction, slowing, thermostat_weight
+from atmc.samplers.tensor_list import sqrt
+
+EVERY = 16  # steps between two updates of B
+# How long B remembers, in steps. Noise changes with θ: a network (64–50–10, digits, batches of 20) was at 2.1 times T
+# along the noise with 100, 3.1 with 500; regressions, whose noise does not, lose little by so short a memory.
+MEMORY = 100
+
+
+def slots(rank: int) -> tuple[str, ...]:
+    """The state of a parameter: rows of B, differences not taken in yet, and the last gradient."""
+    return (*(f"noise_{i}" for i in range(rank)), *(f"noise_new_{i}" for i in range(EVERY)), "noise_last")
+
+
+def join_rows(shard: Shard, rank: int) -> None:
+    """Lay the rows of a shard's state out as one matrix, so that they can be multiplied as one."""
+    names = slots(rank)
+    rows = torch.zeros(len(names), shard.total, device=shard.device, dtype=shard.dtype)
+    for row, name in zip(rows, names, strict=True):
+        shard.flat[name] = row
+
+
+def _rows(shard: Shard, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """B, the new differences, and the last gradient."""
+    first = shard.flat["noise_0"]
+    whole = first.as_strided((rank + EVERY + 1, shard.total), (shard.total, 1), first.storage_offset())
+    return whole[:rank], whole[rank:-1], whole[-1]
+
+
+def check(groups: list[dict[str, Any]], shards: int, strang: bool) -> None:
+    """Refuse what the friction is not made for: it is one matrix over all parameters."""
+    if strang:
+        raise ValueError("noise_rank needs integrator='leapfrog': the friction acts in one whole step")
+    if shards > 1:
+        raise ValueError("noise_rank needs all parameters on one device and in one precision")
+    first = groups[0]
+    for number, group in enumerate(groups[1:], start=1):
+        for key in ("lr", "temperature", "friction", "momentum", "speed_limit"):
+            mine, other = first[key], group[key]
+            same = mine is other if isinstance(mine, Tensor) or isinstance(other, Tensor) else mine == other
+            if not same:
+                raise ValueError(f"noise_rank needs one {key} for all groups, and that of group {number} differs")
+
+
+def gather(shard: Shard, grads: list[Tensor | None]) -> list[Tensor | None]:
+    """Copies of the gradients in one flat buffer, which stays where it is, as views shaped like the parameters."""
+    flat = _buffer(shard, "noise gradient")
+    views = [None if g is None else v for g, v in zip(grads, _like_params(shard, flat), strict=True)]
+    torch._foreach_copy_([v for v in views if v is not None], [g for g in grads if g is not None])
+    return views
+
+
+def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
+    """Put the friction into the gathered gradient, and keep its difference from the last one for later steps."""
+    flat, group = _buffer(shard, "noise gradient"), shard.groups[0]
+    factor, fresh, last = _rows(shard, sampler.noise_rank)
+    mass = _mass(shard)
+    inverse_scale = inverse_momentum_scale(mass, group["speed_limit"])
+    lr, temperature, friction = group["lr"], group["temperature"], least_friction(group)
+    p, kept = shard.flat["momentum"], shard.flat.get("thermostat")
+    alpha, beta = sampler.coefficients(None if kept is None else kept * thermostat_weight(group), friction)
+    if measure:
+        virial = synchronised_virial(p, flat, beta, lr=lr, mass=mass, inverse_scale=inverse_scale)
+        _measure(shard, grads, virial, flat)
+    r = slowing(p, inverse_scale)
+    own = ornstein(beta * r, alpha, lr, mass, temperature)
+    half = (own.decay_minus_one + 2.0) * (lr * 0.5)  # the kick of the midpoint rule, h (1 + e^(−bh))/2
+    eta = backends.full_noise(sampler, shard)[0]
+    plain = p + p * own.decay_minus_one - flat * half + eta * sqrt(own.variance)
+    moving = (p * r + plain * slowing(plain, inverse_scale)) / mass
+    strength, drag = _strength(lr, temperature), _tanh(lr * (0.5 * friction))
+    along = (factor @ moving).double() * strength / (_scale(sampler, shard) * strength + (drag + 1.0))
+    difference = torch.sub(flat, last).mul_(math.sqrt(0.5))
+    new = torch.where(shard.step > 0, difference, torch.zeros_like(difference))  # the first step has none
+    fresh.index_copy_(0, torch.remainder(shard.step, EVERY).reshape(1), new[None])
+    last.copy_(flat)
+    flat.mul_(half).add_(factor.T @ along.to(shard.dtype)).div_(own.kick)
+
+
+def update(sampler: Any, steps: int) -> None:
+    """Take the differences of the last EVERY steps into B. To be called after every EVERY-th step.
+
+    B becomes the best factor of its rank, in the metric of 1/m, of an average over some MEMORY steps (over all of them
+    at first). Its rows are orthogonal in that metric. Cannot be captured in a CUDA graph.
+    """
+    share = max(-math.expm1(-EVERY / MEMORY), EVERY / max(steps, EVERY))
+    for shard in sampler._shards:
+        factor, fresh, _ = _rows(shard, sampler.noise_rank)
+        both = torch.cat([factor * math.sqrt(1.0 - share), fresh * math.sqrt(share / EVERY)])
+        gram = (both @ (both / _mass(shard)).T).double()
+        if bool(gram.isfinite().all()):  # else the chain diverges, which is told elsewhere
+            best = torch.linalg.eigh(gram).eigenvectors[:, -sampler.noise_rank :]
+            factor.copy_(best.T.to(both.dtype) @ both)
+        derive(sampler, shard)
+
+
+def derive(sampler: Any, shard: Shard) -> None:
+    """Bring what follows from B up to date, where a captured graph looks for it."""
+    _scale(sampler, shard).copy_(_squares(sampler, shard))
+
+
+def _scale(sampler: Any, shard: Shard) -> Tensor:
+    """The diagonal of B M⁻¹ B': the eigenvalues of the noise."""
+    if "noise scale" not in shard.scratch:
+        shard.scratch["noise scale"] = _squares(sampler, shard)
+    found: Tensor = shard.scratch["noise scale"]
+    return found
+
+
+def _squares(sampler: Any, shard: Shard) -> Tensor:
+    factor = _rows(shard, sampler.noise_rank)[0]
+    squares: Tensor = (factor * factor / _mass(shard)).sum(1)
+    return squares.double()
+
+
+def _strength(lr: Any, temperature: Any) -> Any:
+    """h²/4T; 0 at T = 0, where nothing is to be kept at a temperature."""
+    if isinstance(lr, Tensor) or isinstance(temperature, Tensor):
+        value = lr * lr / (temperature * 4.0)
+        return torch.where(torch.isfinite(value), value, torch.zeros_like(value)).double()
+    return lr * lr / (4.0 * temperature) if temperature > 0.0 else 0.0
+
+
+def _tanh(x: Any) -> Any:
+    return torch.tanh(x).double() if isinstance(x, Tensor) else math.tanh(x)
+
+
+def _buffer(shard: Shard, name: str) -> Tensor:
+    """A flat buffer of a shard, which stays where it is."""
+    if name not in shard.scratch:
+        shard.scratch[name] = torch.zeros(shard.total, device=shard.device, dtype=shard.dtype)
+    found: Tensor = shard.scratch[name]
+    return found
+
+
+def _like_params(shard: Shard, flat: Tensor) -> list[Tensor]:
+    return [view_like(flat, offset, p) for p, offset in zip(shard.params, shard.offsets, strict=True)]
+
+
+def _mass(shard: Shard) -> Any:
+    """The mass of all parameters: one number, or a vector like the momenta."""
+    masses = [shard.mass(i) for i in range(len(shard.params))]
+    if not any(isinstance(m, Tensor) for m in masses) and len(set(masses)) == 1:
+        return masses[0]
+    if "noise mass" not in shard.scratch:
+        flat = _buffer(shard, "noise mass").fill_(1.0)
+        for view, mass in zip(_like_params(shard, flat), masses, strict=True):
+            view.copy_(torch.as_tensor(mass))
+    found: Tensor = shard.scratch["noise mass"]
+    return found
+
+
+def _measure(shard: Shard, grads: list[Tensor | None], virial: Tensor, flat: Tensor) -> None:
+    """The sums that the backends would take, from the gradient as it is before the friction is put into it."""
+    shard.scratch["own readings"] = True
+    weights = _buffer(shard, "noise weights")
+    torch._foreach_copy_(_like_params(shard, weights), [p.detach() for p in shard.params])
+    if "noise lengths" not in shard.scratch:
+        lengths = torch.tensor([*shard.offsets, shard.total], device="cpu").diff()
+        absent = torch.tensor([0.0 if grad is not None else math.nan for grad in grads], dtype=torch.float64)
+        shard.scratch["noise lengths"] = lengths.to(shard.device), absent.to(shard.device)
+    lengths, absent = shard.scratch["noise lengths"]
+    for column, values in enumerate((virial, weights * flat)):
+        sums = torch.segment_reduce(values.double(), "sum", lengths=lengths, unsafe=True)
+        shard.readings[:, column].copy_(sums + absent)

@@ -1,0 +1,152 @@
+"""`noise_rank`: all backends agree, a state resumes bit for bit, and what does not fit is refused."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import atmc
+from atmc.samplers import noise_friction
+
+GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
+
+
+def made(backend: str | None, device: str = "cpu", dtype: Any = torch.float64, **options: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(7, 5), (3,), (2, 3, 4, 4)]
+    params = [torch.randn(s, generator=generator, dtype=dtype).to(device).requires_grad_() for s in shapes]
+    with torch.no_grad():
+        params[2].data = params[2].data.contiguous(memory_format=torch.channels_last)
+    settings = {"lr": 0.05, "mass": 2.0, "friction": 2.0, "noise_rank": 3, "measure_every": 4, "momentum_init": "law"}
+    return atmc.ATMC(params, backend=backend, **{**settings, **options}), params
+
+
+def walk(sampler: Any, params: list[torch.Tensor], first: int, steps: int) -> None:
+    """Noise of rank two around the gradient of a quadratic, the same on every call."""
+    for step in range(first, first + steps):
+        generator = torch.Generator().manual_seed(100 + step)
+        z = torch.randn(2, generator=generator, dtype=torch.float64)
+        for p in params:
+            shape = torch.linspace(-1, 1, p.numel(), dtype=torch.float64).view(p.shape)
+            p.grad = p.detach() + (z[0] * shape + z[1] * shape.square()).to(p) * 20
+        sampler.step()
+
+
+@pytest.mark.parametrize("options", [{}, {"speed_limit": 0.7}, {"mass": [1.0, 2.0, 3.0]}], ids=["", "limit", "masses"])
+def test_backends_agree(options: dict[str, Any]) -> None:
+    found = []
+    for backend in ("single", "foreach", "fused"):
+        sampler, params = made(backend, **options)
+        walk(sampler, params, 0, 40)
+        found.append(([p.detach() for p in params], sampler.readings()))
+    for other, reading in found[1:]:
+        for mine, theirs in zip(found[0][0], other, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+        assert reading.kinetic == pytest.approx(found[0][1].kinetic, rel=1e-9)
+        assert reading.configurational == pytest.approx(found[0][1].configurational, rel=1e-9)
+
+
+def test_it_cools_the_directions_of_the_noise() -> None:
+    """Momenta along the noise, averaged over the later steps: at T with the friction, far above it without."""
+    found = []
+    for rank in (3, 0):
+        sampler, params = made(None, noise_rank=rank)
+        along = []
+        for step in range(400):
+            walk(sampler, params, step, 1)
+            u = torch.cat([torch.linspace(-1, 1, p.numel(), dtype=torch.float64) for p in params])
+            p = torch.cat([sampler.state[q]["momentum"].flatten() for q in params])
+            along.append(float((p @ u) ** 2 / (2.0 * u @ u)))
+        found.append(sum(along[200:]) / 200)
+    assert found[0] < 2.0
+    assert found[1] > 3 * found[0]
+
+
+@pytest.mark.parametrize("stop", [5, 16, 37])
+def test_a_state_resumes_exactly(stop: int) -> None:
+    whole, expected = made(None)
+    walk(whole, expected, 0, 60)
+    first, half = made(None)
+    walk(first, half, 0, stop)
+    again, params = made(None)
+    with torch.no_grad():
+        for p, q in zip(params, half, strict=True):
+            p.copy_(q)
+    again.load_state_dict(copy.deepcopy(first.state_dict()))
+    walk(again, params, stop, 60 - stop)
+    assert all(torch.equal(p, q) for p, q in zip(params, expected, strict=True))
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    sampler, params = made(None)
+    walk(sampler, params, 0, 20)
+    both = copy.deepcopy((sampler, params))
+    walk(sampler, params, 20, 20)
+    walk(*both, 20, 20)
+    assert all(torch.equal(p, q) for p, q in zip(params, both[1], strict=True))
+
+
+@pytest.mark.parametrize("device", [GPU])
+def test_on_a_gpu_it_is_the_same_also_captured(device: str) -> None:
+    """Eager and captured steps on a GPU against the CPU; between replays the noise is learned by hand."""
+    own, expected = made(None, dtype=torch.float32)
+    walk(own, expected, 0, 48)
+    eager, params = made(None, device, torch.float32)
+    walk(eager, params, 0, 48)
+    for p, q in zip(params, expected, strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=2e-3, atol=2e-3)
+    lr = torch.tensor(0.05, device=device)
+    captured, moved = made(None, device, torch.float32, reference_lr=0.05)
+    captured.param_groups[0]["lr"] = lr
+    for p in moved:
+        p.grad = torch.zeros_like(p)
+    saved = copy.deepcopy(captured.state_dict())
+    start = [p.detach().clone() for p in moved]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        captured.step()
+    torch.cuda.synchronize()
+    with torch.no_grad():
+        for p, q in zip(moved, start, strict=True):
+            p.copy_(q)
+    captured.load_state_dict(saved)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        captured.step()
+    with torch.no_grad():
+        for p, q in zip(moved, start, strict=True):
+            p.copy_(q)
+    captured.load_state_dict(saved)
+    for step in range(48):
+        z = torch.randn(2, generator=torch.Generator().manual_seed(100 + step), dtype=torch.float64)
+        for p in moved:
+            shape = torch.linspace(-1, 1, p.numel(), dtype=torch.float64).view(p.shape).to(p)
+            p.grad.copy_(p.detach() + (float(z[0]) * shape + float(z[1]) * shape.square()) * 20)
+        with torch.cuda.stream(stream):
+            stream.wait_stream(torch.cuda.default_stream())
+            graph.replay()
+        torch.cuda.synchronize()
+        if (step + 1) % noise_friction.EVERY == 0:
+            noise_friction.update(captured, step + 1)
+            torch.cuda.synchronize()
+    for p, q in zip(moved, expected, strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=2e-3, atol=2e-3)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    p = torch.zeros(3, requires_grad=True)
+    q = torch.zeros(3, requires_grad=True)
+    with pytest.raises(ValueError, match="noise_rank is for samplers with momentum, not for SGLD"):
+        atmc.SGLD([p], lr=1e-3, noise_rank=2)
+    with pytest.raises(ValueError, match="noise_rank must be a whole number, at least 0"):
+        atmc.ATMC([p], lr=1e-3, noise_rank=-1)
+    p.grad = q.grad = torch.zeros(3)
+    with pytest.raises(ValueError, match="integrator='leapfrog'"):
+        atmc.ATMC([p], lr=1e-3, noise_rank=2, integrator="strang").step()
+    with pytest.raises(ValueError, match="one lr for all groups, and that of group 1 differs"):
+        atmc.ATMC([{"params": [p]}, {"params": [q], "lr": 0.5}], lr=1e-3, noise_rank=2).step()
+    double = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    double.grad = torch.zeros(3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="one device and in one precision"):
+        atmc.ATMC([p, double], lr=1e-3, noise_rank=2).step()
