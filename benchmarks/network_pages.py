@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import torch
 
 from atmc.common.text import plural
 from atmc.nn import build
+from atmc.nn.standardisation import WSConv2d
+from filter_lengths import NETWORK as SMALL
 from network_rows import NETWORKS
 from pages import ROOT, markdown
 
@@ -73,41 +76,86 @@ def _stable(row: dict[str, Any] | None) -> str:
         return NONE
     if str(row["status"]).startswith("stopped"):
         return "diverged"
-    trouble = [plural(row[f"{kind}s"], kind) for kind in ("jump", "rollback") if row[f"{kind}s"]]
+    trouble = [] if row["status"] == "done" else ["stopped early"]
+    trouble += [plural(row[f"{kind}s"], kind) for kind in ("jump", "rollback") if row[f"{kind}s"]]
     return f"{row['jump']:.2f}" + (f", {', '.join(trouble)}" if trouble else "")
 
 
 def networks() -> str:
     """One line for each network: size, speed, scores on held-out images, stability."""
     rows = _rows()
-    short, long = _scores(rows, "sgd60"), _scores(rows, "sgd200")
+    short, weights, long = (_scores(rows, kind) for kind in ("sgd60", "sgd60w", "sgd200"))
     lines = []
     for each in SHOWN:
         stable = "cannot be sampled" if each == "bn" else _stable(rows.get(f"atmc30-{each}"))
-        cells = [short.get(each, NONE), long.get(each, NONE), _stable(rows.get(f"sgd30-{each}")), stable]
-        if each not in ("wrn28", "depth110"):
-            cells[2] = _stable(rows.get(f"sgd60-{each}"))
+        sgd = rows.get(f"sgd60-{each}", rows.get(f"sgd30-{each}"))
+        cells = [scores.get(each, NONE) for scores in (short, weights, long)] + [_stable(sgd), stable]
         lines.append([NETWORKS[each][0], _parameters(each), _speed(each), *cells])
-    heads = ["network", "parameters", "images/s", "SGD 60 epochs, % / NLL", "200 epochs", "jump, SGD", "jump, ATMC"]
+    heads = ["network", "parameters", "images/s", "SGD 60 epochs, % / NLL", "decay on weights alone", "200 epochs"]
+    heads += ["jump, SGD", "jump, ATMC"]
     measured = [any(line[at] != NONE for line in lines) for at in range(len(heads))]
     chosen = [[cell for cell, there in zip(line, measured, strict=True) if there] for line in [heads, *lines]]
     return markdown(chosen[0], chosen[1:])
 
 
+def paired() -> str:
+    """What each network has over BatchNorm on the same images under SGD, with standard errors over images."""
+    rows = _rows()
+    found: dict[str, tuple[Any, Any]] = {}
+    for each in SHOWN:
+        if row := rows.get(f"sgd60-{each}"):
+            stored = np.load(FOLDER / row["probabilities"][0])
+            probs, labels = stored["probs"].mean(0), stored["labels"]
+            nll = -np.log(probs[np.arange(len(labels)), labels])
+            found[each] = 100.0 * (probs.argmax(1) == labels), nll
+    lines = []
+    for each in found:
+        if each != "bn" and "bn" in found:
+            more, less = (mine - his for mine, his in zip(found[each], found["bn"], strict=True))
+            lines.append([NETWORKS[each][0], _with_error(more, 2), _with_error(less, 3)])
+    heads = ["SGD, 60 epochs, against BatchNorm", "accuracy, points", "NLL"]
+    return markdown(heads, lines or [[NONE] * 3])
+
+
+def _with_error(values: Any, digits: int) -> str:
+    return f"{values.mean():+.{digits}f} ± {values.std(ddof=1) / len(values) ** 0.5:.{digits}f}".replace("-", "−")
+
+
 def drift() -> str:
     """Filter lengths along a chain, at the first sample, the middle and the end."""
     lines = []
-    for row in _rows().values():
-        if not row.get("lengths"):
-            continue
+    small = _json("filter_lengths.json")
+    chains = [("WRN-10-1, digits", SMALL, row) for row in (small["rows"] if small else [])]
+    large = NETWORKS["gn-ws"][1]
+    chains += [("WRN-16-4, CIFAR-10", large, row) for row in _rows().values() if row.get("lengths")]
+    for name, network, row in chains:
         curve = row["lengths"]
         parts = [curve[0], curve[len(curve) // 2], curve[-1]]
-        squares = " → ".join(f"{part['mean_square']:.3g}" for part in parts)
+        squares = " → ".join(f"{part['mean_square']:.3f}" for part in parts)
         steps = " → ".join(f"{part['step']:.2f}" for part in parts)
         epochs = " → ".join(f"{part['epoch']:.0f}" for part in parts)
-        lines.append([f"{row['temperature']:g}", epochs, squares, f"{row['expected_mean_square']:g}", steps])
-    lines = lines or [[NONE] * 5]
-    return markdown(["T", "epochs", "mean squared length", "2T", "effective step, relative"], lines)
+        lines.append(
+            [
+                name,
+                f"{row['temperature']:g}",
+                epochs,
+                squares,
+                f"{_by_the_prior(network, row['temperature']):.3f}",
+                steps,
+            ]
+        )
+    lines = lines or [[NONE] * 6]
+    return markdown(
+        ["network, data", "T", "epochs", "mean squared length", "by the prior", "effective step, relative"], lines
+    )
+
+
+def _by_the_prior(network: dict[str, Any], temperature: float) -> float:
+    """The mean squared length of centred filters: 2T each, less the share 1/fan-in of the mean that is taken out."""
+    with torch.device("meta"):
+        filters = [layer.weight for layer in build(**network).modules() if isinstance(layer, WSConv2d)]
+    total = sum(w.shape[0] * 2 * temperature * (1 - 1 / w[0].numel()) for w in filters)
+    return total / sum(w.shape[0] for w in filters)
 
 
 def conversion() -> str:
@@ -126,27 +174,26 @@ def conversion() -> str:
 def custom() -> str:
     """Custom networks through `atmc.sample` beside the plain loop."""
     record = _json("own_network.json")
-    heads = [
-        "network",
-        "plain loop, images/s",
-        "`atmc.sample`",
-        "ratio",
-        "peak MB, plain / sampled, without data",
-        "first step, s",
-    ]
+    heads = ["network", "plain loop, images/s, twice", "`atmc.sample`", "ratios", "peak MB, plain / sampled"]
+    rows = record["rows"] if record else []
+    timed = [row for row in rows if row.get("start_up")]
+    heads += ["first step, s"] if timed else []
     lines = []
-    for row in record["rows"] if record else []:
-        own, ours = row["plain"], row["sampled"]
-        began = row.get("start_up")
-        memory = f"{own['peak_mb']:,.0f} / {ours['peak_mb'] - ours.get('data_mb', 0.0):,.0f}"
-        first = f"{began['cold']:.0f} cold, {began['warm']:.0f} warm" if began else NONE
-        speeds = [f"{own['rate']:,.0f}", f"{ours['rate']:,.0f}", f"{ours['rate'] / own['rate']:.3f}"]
-        lines.append([row["network"], *speeds, memory, first])
+    for row in rows:
+        ours, plain = row["sampled"], [row[key]["rate"] for key in ("plain", "plain_again")]
+        ratios = [f"{ours['rate'] / rate:.3f}" for rate in plain]
+        memory = f"{row['plain']['peak_mb']:,.0f} / {ours['peak_mb']:,.0f}"
+        cells = [", ".join(f"{rate:,.0f}" for rate in plain), f"{ours['rate']:,.0f}", ", ".join(ratios), memory]
+        if timed:
+            began = row.get("start_up")
+            cells.append(f"{began['cold']:.0f} cold, {began['warm']:.0f} warm" if began else NONE)
+        lines.append([row["network"], *cells])
     return markdown(heads, lines or [[NONE] * len(heads)])
 
 
 BLOCKS = {
     "networks table": networks,
+    "networks paired": paired,
     "networks drift": drift,
     "networks conversion": conversion,
     "networks custom": custom,

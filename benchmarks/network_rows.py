@@ -3,6 +3,7 @@
 Every run holds out 5,000 training images of CIFAR-10 and is scored on them; the test set is not touched.
 
     sgd60, sgd200   SGD with Nesterov momentum and a cosine, weight decay 5e-4: accuracy and NLL
+    sgd60w          sgd60 with weight decay on weights alone, not on gains and biases
     sgd30           the same for deep networks: is there a loss jump?
     atmc30          30 epochs of ATMC at T = 1 from fresh weights at a constant step, as fast as SGD at rate 0.1:
                     loss jumps, rollbacks, temperature
@@ -43,10 +44,12 @@ from atmc.recipe.settings import (
 from atmc.recipe.toml_files import recipe_to_toml
 from atmc.report.output_files import write
 from atmc.storage.run_directory import RunDir
+from atmc.target import priors
 from cifar10_store import packed, rounded
 
 TRAIN, HELD_OUT, CLASSES, BATCH = 45_000, 5_000, 10, 128
 WINDOW, BEFORE, JUMP = 20, 10, 2.0  # steps in a row of metrics; rows before it; the ratio that counts as a jump
+DECAY = 5e-4  # of SGD's weights, on the mean loss
 RATE = 0.1  # on the mean loss: SGD's learning rate, and the speed² N of ATMC
 SAMPLES = 25  # of a drift row
 TUNING = (1, 3, 10)  # epochs after a conversion
@@ -83,6 +86,7 @@ class Row:
 ROWS = [
     *(Row("sgd60", network, 60) for network in ("bn", "gn-ws", "evonorm-s0", "frn", "resnetpp")),
     *(Row("atmc30", network, 30, 1.0) for network in ("gn-ws", "evonorm-s0", "frn", "resnetpp")),
+    *(Row("sgd60w", network, 60) for network in ("gn-ws", "bn", "evonorm-s0")),
     Row("convert", "bn", max(TUNING)),
     Row("drift", "gn-ws", 100, 1.0),
     Row("drift", "gn-ws", 100, 0.05),
@@ -106,8 +110,10 @@ def recipe_of(row: Row, data: str = "cifar10", held_out: int = HELD_OUT) -> Reci
         target = TargetSection(prior="resnetpp" if row.network == "resnetpp" else "normalised")
         schedule = ScheduleSection(epochs=row.epochs, kind="constant", warmup_epochs=2)
     else:
-        sampler = SamplerSection(name="sgd", lr=rate, momentum=0.9, nesterov=True, weight_decay=5e-4)
+        sampler = SamplerSection(name="sgd", lr=rate, momentum=0.9, nesterov=True, weight_decay=DECAY)
         target = TargetSection(prior="none")
+        if row.kind == "sgd60w":  # the same decay as a prior, which can leave parameters out
+            sampler, target = dataclasses.replace(sampler, weight_decay=0.0), TargetSection(prior="custom")
         schedule = ScheduleSection(epochs=row.epochs, kind="cosine", warmup_epochs=2)
     if row.kind == "drift":
         every = max(1, row.epochs * TRAIN // (BATCH * SAMPLES))
@@ -136,7 +142,8 @@ def measure(row: Row, recipe: Recipe, runs: Path, out: Path, budget: float | Non
     folder = runs / row.name
     found = _about(row, recipe)
     try:
-        found["status"] = run(recipe, folder, budget, None).status
+        rule = decay_on_weights() if recipe.target.prior == "custom" else None
+        found["status"] = run(recipe, folder, budget, None, prior=rule).status
     except RunError as error:  # a chain that diverged for good is a result as well
         found["status"] = f"stopped: {error}"
     opened = RunDir.open(folder)
@@ -144,7 +151,7 @@ def measure(row: Row, recipe: Recipe, runs: Path, out: Path, budget: float | Non
     if len(opened.bank):
         found |= _scores(opened)
     if row.kind == "drift":
-        found |= drift(opened, row)
+        found |= drift(opened)
     write(out / f"{row.name}.toml", recipe_to_toml(recipe).encode())
     found["recipe"] = f"{row.name}.toml"
     found["probabilities"] = []
@@ -155,6 +162,12 @@ def measure(row: Row, recipe: Recipe, runs: Path, out: Path, budget: float | Non
         write(out / f"{row.name}-0.npz", packed(probs=probs, labels=labels.numpy().astype("int64")))
         found["probabilities"] = [f"{row.name}-0.npz"]
     return found
+
+
+def decay_on_weights() -> priors.PriorRule:
+    """Weight decay w on the mean loss is the prior Normal(0, 1/(N w)); gains and biases have none."""
+    weights = priors.on(priors.Normal(1 / math.sqrt(TRAIN * DECAY)), min_ndim=2)
+    return priors.PriorRule([weights, priors.on(priors.Flat())], name="weight decay", improper_ok=True)
 
 
 def _about(row: Row, recipe: Recipe) -> dict[str, Any]:
@@ -202,6 +215,7 @@ def dynamics(opened: RunDir) -> dict[str, Any]:
     parts = [losses[at : at + size] for at in range(0, len(losses), size)]
     return {
         "loss": sum(tail) / len(tail) if tail else None,
+        "reached": round(logs[-1]["epoch"], 1) if logs else 0.0,
         "jump": largest,
         "jumps": count,
         "rollbacks": sum(row["event"] == "rollback" for row in rows),
@@ -212,13 +226,13 @@ def dynamics(opened: RunDir) -> dict[str, Any]:
     }
 
 
-def drift(opened: RunDir, row: Row) -> dict[str, Any]:
-    """Filters by sample: the mean squared length, which is 2T by the prior, and the directions' effective step.
+def drift(opened: RunDir) -> dict[str, Any]:
+    """Filters by sample: the mean squared length, about 2T by the prior, and the directions' effective step.
 
     A gradient goes with 1/length, and a move of the weights turns their direction by 1/length of itself, so the step
     goes with the mean of 1/length². Given over that of the first sample.
     """
-    assert row.temperature is not None
+    an_epoch = opened.manifest["data"]["examples"] / opened.recipe.data.batch_size
     curve: list[dict[str, float]] = []
     for entry, tensors in zip(opened.bank.entries, opened.bank, strict=True):
         filters = [tensors[name] for name in tensors if name.endswith(".weight") and f"{name[:-6]}gain" in tensors]
@@ -227,7 +241,7 @@ def drift(opened: RunDir, row: Row) -> dict[str, Any]:
         low, high = found.quantile(torch.tensor([0.05, 0.95], dtype=found.dtype)).tolist()
         curve.append(
             {
-                "epoch": round(entry.step * BATCH / TRAIN, 1),
+                "epoch": round(entry.step / an_epoch, 1),
                 "mean_square": float(found.mean()),
                 "low": low,
                 "high": high,
@@ -237,7 +251,7 @@ def drift(opened: RunDir, row: Row) -> dict[str, Any]:
     first = curve[0]["step"] if curve else math.nan
     for point in curve:
         point["step"] /= first
-    return {"expected_mean_square": 2 * row.temperature, "lengths": curve}
+    return {"expected_mean_square": 2 * opened.recipe.sampler.temperature, "lengths": curve}
 
 
 def converted(row: Row, recipe: Recipe, runs: Path, budget: float | None) -> dict[str, Any]:

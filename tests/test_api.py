@@ -243,8 +243,11 @@ def test_data_that_make_no_sense(data: Any, words: str) -> None:
 
 def test_defaults_scale_with_the_data() -> None:
     small, large = default_recipe("atmc", 100), default_recipe("atmc", 50_000)
-    assert small.data.batch_size == 6
-    assert large.data.batch_size == 64
+    assert small.data.batch_size == 100  # all of them: no mini-batch noise, constant steps, less friction
+    assert (small.schedule.kind, small.sampler.momentum) == ("constant", 0.99)
+    assert default_recipe("atmc", 100, batch=10).schedule.kind == "cyclic"
+    assert default_recipe("atmc", 800).data.batch_size == 50
+    assert (large.data.batch_size, large.schedule.kind, large.sampler.momentum) == (64, "cyclic", 0.9)
     assert small.sampler.speed is not None
     assert large.sampler.speed is not None
     assert small.sampler.speed**2 * 100 == pytest.approx(large.sampler.speed**2 * 50_000)

@@ -112,7 +112,7 @@ def test_a_longer_call_goes_on_with_the_run(tmp_path: Path) -> None:
 
 
 def test_more_epochs_give_more_samples() -> None:
-    plans = [default_recipe("atmc", 300, epochs).schedule for epochs in (100, 400, 2000)]
+    plans = [default_recipe("atmc", 600, epochs).schedule for epochs in (100, 400, 2000)]
     kept = [(plan.epochs - plan.burn_in_epochs) // plan.cycle_epochs for plan in plans]
     assert kept[0] < kept[1] < kept[2]
     assert all(plan.warm_start_epochs == plan.epochs // 10 for plan in plans)

@@ -78,6 +78,8 @@ PATIENCE = 3.0  # seconds of the search for the speed after which it is spoken o
 FEW = 5  # fewer samples get a warning
 WHOLE = 512  # examples up to which a batch is all of them: mini-batches of so few bend the law most, and save little
 STEPS = 16  # steps an epoch, at least
+QUICK = 3e6  # operations of a forward pass of all data up to which the default is LONG steps, about 15 s on one core
+LONG = 32_000
 NOISE_RANK = 16  # directions of the gradient noise along which friction balances it, for networks up to
 SMALL_NETWORK = 200_000  # parameters: 33 more numbers for each of them
 
@@ -117,7 +119,8 @@ def sample(
             network are replaced by those given here.
         epochs: how often to see the data while sampling (a tenth as many epochs of SGD come first); more gives better
             mixed samples and, from 4,000 steps on, more of them. Up to 512 examples every step uses all of them, so
-            that there is no mini-batch noise, and each of these epochs is 16 steps.
+            that there is no mini-batch noise, and each of these epochs is 16 steps. Default: 100, or 32,000 steps where
+            a step on all the data is quick.
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
@@ -170,10 +173,11 @@ def sample(
             temperature = pilots[0].temperature
             likelihood = likelihood if fixed else pilots[0].likelihood
     if isinstance(source, str) and source != "sgd" and batch_size is None and len(train) <= WHOLE:
-        epochs = STEPS * (100 if epochs is None else epochs)
+        quick = epochs is None and work(model, train) * len(train) <= QUICK
+        epochs = LONG if quick else STEPS * (100 if epochs is None else epochs)
     past = _begun(out, source, epochs) if isinstance(source, str) else None
     rank = _noise_rank(source, model, train, batch_size)
-    settings = _settings(past or source, train, epochs, overrides, noise_rank=rank)
+    settings = _settings(past or source, train, epochs, overrides, noise_rank=rank, batch=batch_size)
     section, kind = _target(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
     law = build_likelihood(dataclasses.replace(settings, target=section))
@@ -205,7 +209,8 @@ def sample(
         )
         walker = start_weights(own, about, 0)
         found = _pace(walker, train, about, kind, batch, pick_device(place), teller)
-        settings = _settings(source, train, epochs, overrides, found, rank, isinstance(law, LocationScale))
+        learned = isinstance(law, LocationScale)
+        settings = _settings(source, train, epochs, overrides, found, rank, learned, batch_size)
     settings = dataclasses.replace(
         settings,
         chains=settings.chains if chains is None else chains,
@@ -236,6 +241,7 @@ def default_recipe(
     pace: StepSize | None = None,
     noise_rank: int = 0,
     learned_noise: bool = False,
+    batch: int | None = None,
 ) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
@@ -244,7 +250,7 @@ def default_recipe(
     samples. `pace` says how fast to go, and is otherwise RATE. Where noise is learned, Adam takes the place of SGD.
     """
     pace = StepSize(RATE, RATE) if pace is None else pace
-    batch = default_batch(num_data)
+    batch = default_batch(num_data) if batch is None else batch
     cycle = math.ceil(epochs / min(60, max(20, epochs * num_data // batch // 200)))
     schedule = ScheduleSection(
         epochs=epochs,
@@ -253,6 +259,9 @@ def default_recipe(
         warm_start_epochs=math.ceil(epochs / 10),
         warm_start_lr=pace.start,
     )
+    if batch == num_data:  # no noise to be annealed away: constant steps, up to 60 samples after the first third
+        every = max(1, (epochs - schedule.burn_in_epochs) // 60)
+        schedule = dataclasses.replace(schedule, kind="constant", cycle_epochs=None, sample_every_steps=every)
     if learned_noise:
         schedule = dataclasses.replace(
             schedule,
@@ -278,9 +287,11 @@ def default_recipe(
     else:
         # As an optimizer a sampler is SGD with rate speed² N on the mean loss: so the speed that makes it that rate.
         speed = math.sqrt(pace.rate / num_data)
+        # Friction takes noise out; where there is none, less of it lets soft directions mix in fewer steps.
+        momentum = 0.99 if batch == num_data else 0.9
         # The paper's ratio of speeds. The limit also keeps a light thermostat from remembering a stormy start.
         moves = SamplerSection(
-            name=sampler, lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=0.9, noise_rank=noise_rank
+            name=sampler, lr=1e-3, speed=speed, max_speed=speed / 0.3, momentum=momentum, noise_rank=noise_rank
         )
     return Recipe(
         name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=schedule, run=RunSection(compile=True)
@@ -313,12 +324,13 @@ def _settings(
     pace: StepSize | None = None,
     noise_rank: int = 0,
     learned_noise: bool = False,
+    batch: int | None = None,
 ) -> Recipe:
     if isinstance(source, Recipe):
         base = source
     elif isinstance(source, str):
         length = epochs if epochs is not None else 100
-        base = default_recipe(source, len(train), length, pace, noise_rank, learned_noise)
+        base = default_recipe(source, len(train), length, pace, noise_rank, learned_noise, batch)
     else:
         from atmc.storage.run_recipe import load_recipe_or_run
 

@@ -36,6 +36,17 @@ def test_the_recipes_are_valid_and_hold_images_out() -> None:
             assert name in {other.name for other in rows.ROWS}
 
 
+def test_the_prior_is_weight_decay_on_weights_alone() -> None:
+    import torch
+    from torch import nn
+
+    model = nn.Linear(3, 2)
+    grads = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    rows.decay_on_weights().assign(model).add_grad_(dict(model.named_parameters()), grads, 1 / rows.TRAIN)
+    torch.testing.assert_close(grads["weight"], rows.DECAY * model.weight.detach())
+    assert not grads["bias"].any()
+
+
 def test_what_is_done_is_not_run_again(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     late, early = rows.ROWS[5].name, rows.ROWS[0].name
@@ -55,7 +66,7 @@ def test_small_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rows.NETWORKS, "gn-ws", ("small", tiny))
     data = "synthetic:3x8x8?classes=10&train=576&test=8"
     found = {}
-    for row in (rows.Row("sgd60", "gn-ws", 3), rows.Row("drift", "gn-ws", 3, 1.0)):
+    for row in (rows.Row("sgd60", "gn-ws", 3), rows.Row("sgd60w", "gn-ws", 3), rows.Row("drift", "gn-ws", 3, 1.0)):
         recipe = rows.recipe_of(row, data, held_out=64)
         found[row.kind] = rows.measure(row, recipe, tmp_path, tmp_path, None)
         assert found[row.kind]["status"] == "done"
@@ -68,6 +79,7 @@ def test_small_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = drift["lengths"]
     assert len(lengths) >= 3
     assert lengths[0]["step"] == 1.0
+    assert lengths[-1]["epoch"] == 3.0
     # Filters start He-normal, with a squared length of 2, and a few steps do not change that much.
     assert lengths[0]["mean_square"] == pytest.approx(2.0, rel=0.2)
     assert drift["kinetic_temperature"] > 0
@@ -96,3 +108,48 @@ def test_the_page_shows_what_the_table_holds(tmp_path: Path, monkeypatch: pytest
     assert "| **95.00** / **0.300** | 1.50 | 1.50, 2 jumps, 1 rollback |" in by_network["WRN-16-4, GroupNorm + WS"]
     assert "| 90.00 / **0.300** | 1.50 | cannot be sampled |" in by_network["WRN-16-4, BatchNorm"]
     assert by_network["WRN-16-4, FRN"].endswith("| – | – | diverged |")
+
+
+def test_the_pages_sentences_are_those_of_results() -> None:
+    import json
+
+    folder, said = ROOT / "results" / "networks", " ".join((ROOT / "docs" / "networks.md").read_text().split())
+    found = {row["row"]: row for row in json.loads((folder / "table.json").read_text())}
+    behind = 100 * (found["sgd60-bn"]["accuracy"] - found["sgd60-gn-ws"]["accuracy"])
+    assert f"SGD on it is {behind:.1f} points less accurate than on BatchNorm" in said
+    chains = {name: found[f"atmc30-{name}"] for name in ("gn-ws", "evonorm-s0", "resnetpp", "frn")}
+    losses = {name: f"{row['loss']:.2f}" for name, row in chains.items()}
+    assert (
+        "{gn-ws} (GroupNorm + WS), {evonorm-s0} (EvoNorm-S0), {resnetpp} (ResNet++) and {frn} (FRN)".format(**losses)
+        in said
+    )
+    assert min(chains, key=lambda name: chains[name]["loss"]) == "gn-ws", "got furthest"
+    sampled = [row for row in found.values() if row["temperature"] is not None and row["kind"] == "atmc30"]
+    assert all(row["jumps"] == row["rollbacks"] == 0 for row in sampled)
+    assert all(abs(row["kinetic_temperature"] / row["temperature"] - 1) < 0.002 for row in sampled)
+    gaps = {name: row["nll"] - row["loss"] for name, row in chains.items()}
+    assert (
+        f"an NLL of {chains['frn']['nll']:.2f} on held-out images, {gaps.pop('frn'):.2f} above its training loss"
+        in said
+    )
+    assert max(gaps.values()) < 0.06
+    assert found["atmc30-depth110"]["status"] == "budget"
+    tuned = {each["epochs"]: each["accuracy"] for each in found["convert-bn"]["tuned"]}
+    assert tuned[1] < tuned[0]
+    assert 0 < found["convert-bn"]["before"]["accuracy"] - tuned[10] < 0.007
+    times = json.loads((folder / "own_network_profile-wrn.json").read_text())["milliseconds"]
+    parts = [times[f"engine: {part}"] for part in ("whole step", "loss", "sampler", "prior", "batch")]
+    words = "of {:.3f} ms a step the loss and its gradient take {:.3f}, the sampler {:.3f}, the prior {:.3f}, "
+    words += "the batch with crops and flips {:.3f}"
+    assert words.format(*parts) in said
+    assert f"In float32 the plain loop takes {times['plain, float32']:.3f} ms" in said
+
+    one, low = json.loads((folder / "filter_lengths.json").read_text())["rows"]
+    assert all(abs(point["step"] - 1) < 0.03 for point in one["lengths"])
+    assert f"over {one['lengths'][-1]['epoch']:.0f} epochs, at T = 0.1" in said
+    end = low["lengths"][-1]
+    late = [point["step"] / end["step"] for point in low["lengths"] if point["epoch"] > end["epoch"] - 200]
+    assert all(abs(ratio - 1) < 0.03 for ratio in late)
+    assert f"over the last 200 of {end['epoch']:.0f}" in said
+    assert f"jumped {low['jumps']} times, by a factor of up to {low['jump']:.0f} and without a rollback" in said
+    assert low["rollbacks"] == 0

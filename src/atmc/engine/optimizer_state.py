@@ -55,7 +55,7 @@ def new_sgd(
 
 def new_adam(named: list[tuple[str, Tensor]], lr: Tensor, momentum: float) -> torch.optim.Adam:
     """torch's Adam, fused, with the step size as a device tensor and its moments made at once, as `new_sgd`."""
-    optimizer = torch.optim.Adam(named, lr=lr, betas=(momentum, 0.999), fused=True)
+    optimizer = torch.optim.Adam(named, lr=lr, betas=(momentum, 0.999), fused=True, capturable=lr.is_cuda)
     for _, p in named:
         first = {"step": torch.zeros((), dtype=torch.float32, device=p.device)}
         optimizer.state[p] = first | {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}

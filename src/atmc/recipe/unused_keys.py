@@ -16,7 +16,7 @@ _DEFAULTS = flat(Recipe())
 # Options of a sampler or network that have a key of their own, or that follow from the rest of the run.
 _OWN_KEY = {
     "sampler": "lr temperature mass friction speed_limit inertia thermostat thermostat_init momentum_init integrator "
-    "preconditioner",
+    "preconditioner noise_rank",
     "model": "depth width norm",
 }
 _GIVEN = {

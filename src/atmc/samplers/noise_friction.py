@@ -37,9 +37,11 @@ from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction,
 from atmc.samplers.tensor_list import sqrt
 
 EVERY = 16  # steps between two updates of B
-# How long B remembers, in steps. Noise changes with θ: a network (64–50–10, digits, batches of 20) was at 2.1 times T
-# along the noise with 100, 3.1 with 500; regressions, whose noise does not, lose little by so short a memory.
-MEMORY = 100
+# How long B remembers, in steps: at least LEAST, and PER_ROW for each of its rows. Noise changes with θ, so that a
+# network (64–50–10, digits, batches of 20) was at 2.1 times T along the noise with 100 steps and at 3.1 with 500. But
+# 50 rows from 100 steps are mostly chance: a regression in 50 dimensions had .94 of its standard deviations, with 400
+# steps .99.
+LEAST, PER_ROW = 100, 8
 
 
 def slots(rank: int) -> tuple[str, ...]:
@@ -115,10 +117,11 @@ def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: boo
 def update(sampler: Any, steps: int) -> None:
     """Take the differences of the last EVERY steps into B. To be called after every EVERY-th step.
 
-    B becomes the best factor of its rank, in the metric of 1/m, of an average over some MEMORY steps (over all of them
-    at first). Its rows are orthogonal in that metric. Cannot be captured in a CUDA graph.
+    B becomes the best factor of its rank, in the metric of 1/m, of an average over the last steps (over all of them at
+    first). Its rows are orthogonal in that metric. Cannot be captured in a CUDA graph.
     """
-    share = max(-math.expm1(-EVERY / MEMORY), EVERY / max(steps, EVERY))
+    memory = max(LEAST, PER_ROW * sampler.noise_rank)
+    share = max(-math.expm1(-EVERY / memory), EVERY / max(steps, EVERY))
     for shard in sampler._shards:
         factor, fresh, _ = _rows(shard, sampler.noise_rank)
         both = torch.cat([factor * math.sqrt(1.0 - share), fresh * math.sqrt(share / EVERY)])

@@ -284,10 +284,11 @@ class Sampler(Optimizer):
                 return loss
         # A graph of PyTorch operations cannot choose later whether to measure; the kernels can.
         measure = capturing or self._calls % self.measure_every == 0
+        if self.noise_rank:  # before the tables of the fused step are uploaded: drawing its noise uses them too
+            for shard, grads in zip(self._shards, gradients, strict=True):
+                noise_friction.correct(self, shard, grads, measure)
         fused_triton.prepare(self, list(zip(self._shards, gradients, chosen, strict=True)))
         for shard, grads, backend in zip(self._shards, gradients, chosen, strict=True):
-            if self.noise_rank:
-                noise_friction.correct(self, shard, grads, measure)
             backend(self, shard, grads, measure and not self.noise_rank)
             if backend in (fused_native.fused, fused_triton.fused):  # autograd does not see what compiled code writes
                 written = [p for p, grad in zip(shard.params, grads, strict=True) if grad is not None]
