@@ -36,8 +36,20 @@ MAY_IMPORT = {
     "api_pilots": {"data", "engine", "posterior", "target"},
     "api_likelihoods": {"recipe", "target"},
     "api_arguments": {"data", "nn", "engine"},
-    "cli": {"data", "recipe", "storage", "engine", "posterior", "diagnose", "report"},
-    "__init__": {"api", "posterior", "recipe", "samplers", "target"},
+    "comparison": {
+        "data",
+        "nn",
+        "target",
+        "recipe",
+        "storage",
+        "engine",
+        "posterior",
+        "api",
+        "api_arguments",
+    },
+    "serve": {"data", "posterior", "report"},
+    "cli": {"data", "recipe", "storage", "engine", "posterior", "diagnose", "report", "comparison", "serve"},
+    "__init__": {"api", "comparison", "posterior", "recipe", "samplers", "target"},
     "__main__": {"cli"},
 }
 

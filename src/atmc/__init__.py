@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from atmc.api import sample
     from atmc.common.errors import InputError, RunError
+    from atmc.comparison.compare import compare
     from atmc.posterior import Posterior, Prediction
     from atmc.recipe import Recipe
     from atmc.samplers import ATMC, SGHMC, SGLD, SGNHT, CyclicCosine
@@ -32,6 +33,7 @@ __all__ = [
     "Prediction",
     "Recipe",
     "RunError",
+    "compare",
     "likelihoods",
     "priors",
     "sample",
@@ -43,9 +45,22 @@ _HOMES = {
     **dict.fromkeys(("Posterior", "Prediction"), "posterior"),
     **dict.fromkeys(("InputError", "RunError"), "common.errors"),
     "Recipe": "recipe",
+    "compare": "comparison.compare",
     "sample": "api",
 }
-_FOLDERS = ("data", "diagnose", "engine", "nn", "posterior", "recipe", "report", "samplers", "storage", "target")
+_FOLDERS = (
+    "comparison",
+    "data",
+    "diagnose",
+    "engine",
+    "nn",
+    "posterior",
+    "recipe",
+    "report",
+    "samplers",
+    "storage",
+    "target",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -44,6 +44,12 @@ def test_from_a_folder_of_images_to_a_prediction(tmp_path):
     result = atmc("sample", "folder:my images?size=8", "--out", "runs/mine", *typed)
     assert result.code == 0, result.err
     assert re.search(r"epoch \d+/\d+ .* left", result.err), "what takes seconds says how many are left"
+    said = r"Found (\d+) pictures of 2 classes \(even, framed\): (\d+) to learn from, .* and (\d+) to test on"
+    found = re.search(said, result.err)
+    total, learned, held = map(int, found.groups())
+    assert total == learned + held == len([file for file in Path("my images").rglob("*") if file.is_file()])
+    assert held == len(load("folder:my images?size=8", "test"))
+    assert re.search(r"Network: ResNet\+\+ of depth 8 and width 8, [\d,]+ parameters: small, so that", result.err)
     (report,) = next_commands(result)
     scores = [atmc("evaluate", "runs/mine", *on) for on in ((), ("--on", "folder:my images"))]
     assert scores[0].out == scores[1].out, "the same pictures, brought to the same size"

@@ -16,6 +16,7 @@ import atmc as package
 from atmc import Posterior
 from atmc.api import sample
 from atmc.common.errors import InputError
+from atmc.posterior.save_load import checksum
 from atmc.storage.run_directory import RunDir
 
 
@@ -62,7 +63,7 @@ def test_reports_compare_such_runs_and_the_doctor_has_scores(own):
     rows = json.loads(result.out)["rows"]
     assert [row["row"] for row in rows if row["samples"] > 1] == ["ATMC (posterior predictive)"] * 2
     page = Path("report.html").read_text()
-    assert "on 60 test examples" in page
+    assert "of 60 test examples" in page
     for said in ("Sequential, a custom network", "tensors given in Python, not augmented"):
         assert f"<dd>{said}</dd>" in page, said
     told = atmc("report", own / "mine-0", "--out", "one.html").out
@@ -107,15 +108,20 @@ def test_export_of_examples_that_are_not_images_names_the_call_that_does_it(own)
     assert Path("out/posterior.onnx").is_file()
     line = fails("export", own / "bare", "plain", "--no-onnx", match="model).save('plain')")
     in_python(line)
-    line = fails("export", "plain", "again", match="atmc.Posterior.load('plain').export('again', inputs=x[:16])")
-    assert "--size" not in line
+    assert atmc("export", "plain", "again").code == 0, "it knows the shape of its inputs, and is checked on random ones"
+    assert json.loads(Path("again/posterior.json").read_text())["onnx"]["largest_difference"] < 1e-4
+    about = json.loads(Path("plain/posterior.json").read_text())
+    about["input"]["shape"] = None
+    about["checksum"] = checksum(about)
+    Path("plain/posterior.json").write_text(json.dumps(about))
+    line = fails("export", "plain", "third", match="atmc.Posterior.load('plain').export('third', inputs=x[:16])")
     in_python(line)
-    assert Path("again/posterior.onnx").is_file()
-    result = atmc("export", "plain", "copy", "--no-onnx")  # which the line also names
+    assert Path("third/posterior.onnx").is_file()
+    result = atmc("export", "again", "copy", "--no-onnx")
     assert result.code == 0, result.err
     assert "atmc predict" not in result.out, "nobody can name an image file to this network"
     for size in ((), ("--size", "8x8")):
-        line = fails("predict", "plain", "x.png", *size, match="which are not images")
+        line = fails("predict", "again", "x.png", *size, match="which are not images")
         in_python(line)
 
 

@@ -114,7 +114,7 @@ def test_report_of_two_runs_with_ood_images(runs, tmp_path):
     found = json.loads(result.out)
     page = Path(found["report"]).read_text()
     assert found["rows"][0]["row"] == "ATMC (single sample)"
-    assert "Out-of-distribution (OOD) inputs" in page
+    assert "Inputs of another kind" in page
     assert page.count('data-heading="Run"') == 4
     assert "tiny-sgd" in page
     fails("report", *runs, "--ood", "nothing", match="nothing")
@@ -302,8 +302,33 @@ def test_a_saved_posterior_is_told_from_a_run(tiny):
     assert atmc("export", tiny, "saved", "--no-onnx").code == 0
     for line in (("evaluate", "saved"), ("report", "saved"), ("doctor", "saved"), ("distill", "saved", "student")):
         fails(*line, match="saved is a saved posterior")
-    fails("export", "saved", "again", match="--no-onnx")
     assert atmc("export", "saved", "again", "--no-onnx").code == 0
+
+
+def test_a_distilled_network_and_a_saved_posterior_become_onnx(tiny):
+    pytest.importorskip("onnxruntime")
+    assert atmc("distill", tiny, "student", "--epochs", "1").code == 0
+    result = atmc("export", "student", "exported")
+    assert result.code == 0, result
+    assert "1 sample in exported" in result.out
+    about = json.loads(Path("exported/posterior.json").read_text())
+    assert about["onnx"]["input"] == {"dtype": "uint8", "shape": about["input"]["shape"]}
+    assert about["onnx"]["largest_difference"] < 1e-4
+    assert Path("exported/posterior.onnx").stat().st_size > 1000
+
+
+def test_predict_takes_folders(tiny):
+    from PIL import Image
+
+    Path("some/deeper").mkdir(parents=True)
+    for name in ("some/b.png", "some/deeper/a.PNG"):
+        Image.new("L", (8, 8), 90).save(name)
+    Path("some/notes.txt").write_text("no image")
+    Image.new("L", (8, 8), 20).save("alone.png")
+    found = json.loads(atmc("predict", tiny, "alone.png", "some", "--json").out)
+    assert [entry["file"] for entry in found["images"]] == ["alone.png", "some/b.png", "some/deeper/a.PNG"]
+    Path("none").mkdir()
+    fails("predict", tiny, "none", match="none is a folder without images")
 
 
 def test_a_file_where_a_folder_is_wanted(tiny):
@@ -400,3 +425,25 @@ def test_every_verb_that_uses_samples_says_when_some_are_missing(tiny, tmp_path)
     result = atmc("doctor", "run")
     assert "no checkpoint can be read" in result.err
     assert "The run cannot be resumed" in result.out
+
+
+def test_what_is_served_of_a_run_is_what_predict_says(tiny):
+    import base64
+
+    from atmc.posterior.uncertainty import from_probs
+    from atmc.serve.predictor import open_predictor
+    from atmc.storage.run_directory import RunDir
+
+    served = open_predictor(tiny)
+    assert served.about["takes"] == "image"
+    assert len(served.about["examples"]) == 8
+    data = base64.b64decode(served.about["examples"][0]["png"])
+    Path("one.png").write_bytes(data)
+    (told,) = json.loads(atmc("predict", tiny, "one.png", "--json").out)["images"]
+    answer = served.image(data)
+    assert answer["label"] == told["label"]
+    for key in ("entropy", "aleatoric", "epistemic", "agreement"):
+        assert answer[key] == pytest.approx(told[key], abs=1e-5)
+    found = from_probs(RunDir.open(tiny).predictions("test"))
+    share = float((found.confidence < served.rule.confidence).double().mean())
+    assert share == pytest.approx(0.1, abs=0.01), "the least confident tenth of the test set"

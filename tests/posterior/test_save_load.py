@@ -56,6 +56,19 @@ def test_round_trip(tmp_path: Path) -> None:
     assert files == [".json"] + [".safetensors"] * 4
 
 
+def test_the_preprocessing_is_kept(tmp_path: Path) -> None:
+    made = posterior(mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7], shape=[3, 4, 8], crop=0.875)
+    about = json.loads((made.save(tmp_path / "p") / "posterior.json").read_text())
+    assert about["input"] == {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7], "shape": [3, 4, 8], "crop": 0.875}
+    assert Posterior.load(tmp_path / "p")[:1].crop == 0.875
+    del about["input"]["crop"]  # as an earlier version wrote it
+    about["checksum"] = checksum(about)
+    (tmp_path / "p" / "posterior.json").write_text(json.dumps(about))
+    assert Posterior.load(tmp_path / "p").crop == 1.0
+    with pytest.raises(ValueError, match="crop is the share"):
+        posterior(crop=0.0)
+
+
 def test_saving_again_replaces(tmp_path: Path) -> None:
     posterior(4).save(tmp_path)
     posterior(2).save(tmp_path)

@@ -80,15 +80,15 @@ class Browser:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
-    def open(self, page: Path, width: int, dark: bool = False, media: str = ""):
-        """Load a file at a given width and wait until it is there."""
+    def open(self, page: Path | str, width: int, dark: bool = False, media: str = ""):
+        """Load a file or an address at a given width and wait until it is there."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", media=media, features=scheme)
         self.events.clear()
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._receive())
 
@@ -96,8 +96,22 @@ class Browser:
         """The value of a JavaScript expression on the page (the debugger may, though the page itself may not)."""
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
-    def complaints(self):
-        """Console errors, exceptions, and anything requested from elsewhere than this file."""
+    def wait(self, expression: str, seconds: float = 20.0):
+        """Ask until the value is true, and return it."""
+        end = time.monotonic() + seconds
+        while not (found := self.ask(expression)):
+            if time.monotonic() > end:
+                raise TimeoutError(f"never true: {expression}; the page says {self.ask('document.body.innerText')!r}")
+            time.sleep(0.02)
+        return found
+
+    def choose_files(self, selector: str, *files: Path):
+        """Choose files in an input, as a person would in the dialog."""
+        node = self.call("Runtime.evaluate", expression=f"document.querySelector({selector!r})")["result"]["objectId"]
+        self.call("DOM.setFileInputFiles", files=[str(file) for file in files], objectId=node)
+
+    def complaints(self, *homes: str):
+        """Console errors, exceptions, and anything requested from elsewhere than this file and `homes`."""
         found = []
         for event in self.events:
             method, params = event.get("method", ""), event.get("params", {})
@@ -107,7 +121,9 @@ class Browser:
                 found.append(json.dumps(params)[:300])
             elif method == "Runtime.consoleAPICalled":
                 found.append(str(params["args"])[:300])
-            elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "data:")):
+            elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(
+                ("file:", "data:", "blob:", *homes)
+            ):
                 found.append("asks the network for " + params["request"]["url"])
         return found
 

@@ -6,6 +6,8 @@ import numpy as np
 from PIL import Image
 
 from atmc.posterior.calibration import CalibrationBins
+from atmc.posterior.class_scores import confidence_levels
+from atmc.posterior.intervals import constant_scores, spreads
 from atmc.posterior.ood_detection import RiskCoverage
 from atmc.report.report_data import Finding, Growth, ImageCard, OodScores, ReportData, RunFacts, Trace
 
@@ -52,6 +54,14 @@ def risk(p, y):
     curve = np.cumsum(wrong) / n
     oracle = np.cumsum(np.sort(wrong)) / n
     return RiskCoverage(n / len(y), curve, float(curve.mean()), float((curve - oracle).mean()))
+
+
+def counted(labels, answers, classes=10):
+    """The confusion matrix, counted one by one."""
+    counts = np.zeros((classes, classes), dtype=np.int64)
+    for truth, answer in zip(labels, answers, strict=True):
+        counts[truth, answer] += 1
+    return counts
 
 
 def card(rng, bars, truth):
@@ -113,6 +123,12 @@ def run(name="digits-atmc", method="ATMC", samples=12, seed=0, sharp=4.0, temper
         "least_sure": tuple(card(rng, (("8", 0.41), ("1", 0.32), ("9", 0.2)), t) for t in "189815"),
         "recipe": 'name = "digits-atmc"\nseed = 0\n\n[sampler]\nname = "atmc"\nlr = 0.001\n',
         "facts": {"Seed": "0", "Python, torch": "3.11, 2.13"},
+        "single_spreads": spreads(probs[-1], labels),
+        "spreads": spreads(mean, labels),
+        "constant": constant_scores(labels, 10),
+        "classes": tuple("0123456789"),
+        "confusion": counted(labels, mean.argmax(1)),
+        "levels": confidence_levels(mean, labels),
     }
     if temperature is not None:
         values["ood"] = (

@@ -1,5 +1,7 @@
 """The page in a real browser, wide and narrow, light and dark."""
 
+from dataclasses import replace
+
 import pytest
 from browser import BINARY, Browser
 from factory import report, run
@@ -46,7 +48,7 @@ def test_dark_is_dark_and_its_text_can_be_read(browser, page):
         browser.open(page, 1280, dark)
         seen[dark] = [
             luminance(browser.ask(f"getComputedStyle(document.querySelector('{where}')).{what}"))
-            for where, what in (("body", "backgroundColor"), (".verdict", "color"), ("svg text", "fill"))
+            for where, what in (("body", "backgroundColor"), (".answers dd", "color"), ("svg text", "fill"))
         ]
     for dark, (paper, *inks) in seen.items():
         assert (paper < 0.1) if dark else (paper > 0.9)
@@ -64,8 +66,8 @@ def luminance(colour):
 
 def test_print_is_light_and_shows_the_recipe(browser, page):
     browser.open(page, 1280, dark=True, media="print")
-    assert luminance(browser.ask("getComputedStyle(document.querySelector('.verdict')).color")) < 0.1
-    assert browser.ask("document.querySelector('details pre').getBoundingClientRect().height") > 10
+    assert luminance(browser.ask("getComputedStyle(document.querySelector('.answers dd')).color")) < 0.1
+    assert browser.ask("document.querySelector('.runs details pre').getBoundingClientRect().height") > 10
 
 
 def test_on_paper_the_legend_keeps_its_colours_and_its_plots(browser, page):
@@ -87,3 +89,38 @@ def test_no_option_of_a_command_is_torn_apart(browser, tmp_path, width):
     assert browser.ask("document.querySelector('.findings code').textContent") == command
     lines = "[...document.querySelectorAll('.findings code span')].map(s => s.getClientRects().length)"
     assert browser.ask(lines) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_class_names_are_whole(browser, tmp_path, width):
+    names = ("ship", "a truck with a very long name indeed", "Donaudampfschifffahrtsgesellschaftskapitän", *"3456789")
+    made = run(classes=names)
+    made = replace(made, least_sure=tuple(replace(c, bars=tuple((name, 0.3) for name in names[:3]), truth=names[2])
+                                          for c in made.least_sure))  # fmt: skip
+    path = tmp_path / "report.html"
+    path.write_text(render(report(runs=(made,))), encoding="utf-8")
+    browser.open(path, width)
+    assert browser.ask("document.documentElement.scrollWidth") <= width
+    cut = ("[...document.querySelectorAll('.card li span, .classes th, .classes td, .matrix th')]"
+           ".filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflow != 'visible')"
+           ".map(e => e.textContent)")  # fmt: skip
+    assert browser.ask(cut) == []
+    seen = browser.ask("[...document.querySelectorAll('.classes th')].map(e => e.textContent)")
+    assert set(names) <= set(seen)
+
+
+def test_the_first_screen_answers_five_questions_and_words_lead_to_the_glossary(browser, page):
+    browser.open(page, 1280)
+    asked = browser.ask("[...document.querySelectorAll('.answers dt')].map(e => e.textContent)")
+    assert asked == ["Is the run healthy?", "How good is it?", "What does it get wrong?", "When can I trust it?",
+                     "What next?"]  # fmt: skip
+    assert browser.ask("document.querySelector('.answers').getBoundingClientRect().bottom") < 900, "without scrolling"
+    broken = "[...document.querySelectorAll('.term')].filter(a => !document.querySelector(a.getAttribute('href')))"
+    assert browser.ask(f"{broken}.length") == 0
+    assert browser.ask("[...document.querySelectorAll('.term')].every(a => a.title.length > 20)") is True
+    assert browser.ask("document.querySelectorAll('.term').length") >= 8
+
+
+def test_what_answers_nothing_is_bold_nowhere(browser, page):
+    browser.open(page, 1280)
+    assert browser.ask("document.querySelectorAll('.constant .best').length") == 0

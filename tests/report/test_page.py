@@ -16,6 +16,7 @@ from atmc.report.page import GENERATOR, render
 from atmc.report.plot_style import Ink, page_svg
 from atmc.report.plots import plots
 from atmc.report.report_data import Finding
+from atmc.report.run_details import details_of
 
 BARE = {"surest": (), "least_sure": (), "ood": ()}  # without what takes long to draw and is not asked about
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}{% raw %}</style></svg>$x_1$"
@@ -41,12 +42,12 @@ def page():
 
 
 def test_the_page_has_every_part(page):
-    for heading in ("Scores", "Calibration", "Effect of averaging", "Uncertain and confident", "Out-of-distribution"):
-        assert heading in page
+    headings = ["Health", "Scores", "What it gets wrong", "When to trust it"]
+    headings += ["Uncertain and confident predictions of digits-atmc", "Inputs of another kind"]
+    headings += ["Effect of averaging", "Chains over time", "Runs", "Words"]
+    assert re.findall(r"<h2>(.*?)</h2>", page) == headings, "health comes first"
     assert page.count("<svg") == 9
     assert GENERATOR in page[:300]
-    assert "<h2>Chains</h2>" in page
-    assert "Diagnostics of digits-atmc" in page
     assert "lr = 0.001" in page
 
 
@@ -85,7 +86,8 @@ def test_names_from_a_run_directory_stay_text():
         notes=(HOSTILE,),
         findings=(Finding('x" onload="', HOSTILE, HOSTILE, HOSTILE),),
     )
-    hostile = replace(hostile, least_sure=tuple(replace(c, truth=HOSTILE) for c in hostile.least_sure))
+    cards = tuple(replace(c, truth=HOSTILE) for c in hostile.least_sure)
+    hostile = replace(hostile, least_sure=cards, classes=(HOSTILE,) * 10, path=HOSTILE)
     page = render(report(runs=(hostile, run(name=HOSTILE))))
     reader = Reader(page)
     assert "script" not in reader.tags
@@ -130,8 +132,8 @@ def test_a_lone_optimiser_has_a_page_too():
     alone = run("sgd", "SGD", samples=1, temperature=None, traces=(), surest=(), least_sure=(), ood=(), recipe="")
     page = render(report(runs=(alone,)))
     assert "Effect of averaging" not in page
-    assert "posterior predictive" not in page
-    assert "<h2>Chains</h2>" not in page
+    assert "posterior predictive" not in page[: page.index("<h2>Words</h2>")]
+    assert "<h2>Chains over time</h2>" not in page
     assert page.count("<svg") == 2
 
 
@@ -153,7 +155,22 @@ def test_losses_below_zero_and_of_other_likelihoods_are_drawn_and_said_to_be_so(
 
 def test_nine_runs_fit():
     page = render(report(runs=tuple(run(f"run {i}", seed=i, ood=()) for i in range(9))))
-    assert page.count('<th scope="row">') == 18
+    scores = page[page.index("<h2>Scores") : page.index("<h2>What it gets wrong")]
+    assert scores.count('<th scope="row">') == 18 + 2, "two rows for each, and two for answers that look at nothing"
+
+
+def test_of_many_classes_the_weakest_and_the_most_frequent_mistakes_are_shown():
+    counts = np.diag(np.full(40, 10))
+    counts[7, 3], counts[7, 7] = 6, 4
+    page = render(report(runs=(run(**BARE, classes=tuple(f"class {i}" for i in range(40)), confusion=counts),)))
+    part = page[page.index("What it gets wrong</h2>") : page.index("When to trust it</h2>")]
+    assert part.count('<th scope="row">') == 20
+    assert part.index("class 7</th>") < part.index("class 0</th>"), "the weakest first"
+    assert "20 more are not shown" in part
+    assert "class 7 taken for class 3: 6 ×" in part
+    assert 'class="matrix"' not in part
+    few = render(report(runs=(run(**BARE),)))
+    assert few.count('<td class="right"') == 10
 
 
 def test_factory_scores_are_those_of_its_probabilities():
@@ -218,6 +235,7 @@ def test_the_doctors_command_is_a_block_that_breaks_between_options():
     )
     page = render(report(runs=(run(**BARE, findings=found),)))
     blocks = re.findall(r"<pre><code>(.*?)</code></pre>", page)
+    assert blocks.pop(0) == blocks[0], "what to do next is on the first screen, too"
     assert [re.sub(r"<.*?>", "", block) for block in blocks] == [command, "atmc.sample(model, data, out=&#39;x&#39;)"]
     parts = ["atmc sample runs/a", "--out runs/a-2", "--set schedule.epochs=200", "--set schedule.burn_in_epochs=100"]
     assert re.findall(r"<span>(.*?)</span>", blocks[0]) == parts

@@ -3,8 +3,12 @@
 import json
 from dataclasses import replace
 
+import factory
+import numpy as np
 from factory import report, run
 
+from atmc.posterior.intervals import spreads
+from atmc.posterior.metric_entries import columns
 from atmc.report import table
 
 SCORES = {"accuracy": 0.9, "nll": 0.3, "brier": 0.1, "ece": 0.01}
@@ -58,11 +62,58 @@ def test_markdown_latex_and_json_agree():
     assert r"Accuracy [\%]" in latex
 
 
-def test_best_of_each_column_is_bold_and_ties_share_it():
-    twin = table.rows((run("a", samples=1, single=SCORES), run("b", samples=1, single=SCORES | {"nll": 0.3001})))
-    assert table.markdown(twin).count("**0.300**") == 2
-    worse = table.rows((run("a", samples=1, single=SCORES), run("b", samples=1, single=SCORES | {"nll": 0.4})))
-    assert "**0.400**" not in table.markdown(worse)
+def lone(name, probs, labels, **changes):
+    """A run of one network with these probabilities."""
+    return run(name, samples=1, single=factory.scores(probs, labels), single_spreads=spreads(probs, labels), **changes)
+
+
+def two(lead, noise, count=400):
+    """Two runs on the same examples; the first gives the right class more probability, by about `lead`."""
+    rng = np.random.default_rng(0)
+    right, hard = np.zeros(count, dtype=np.int64), rng.uniform(0.3, 0.8, count)
+    ahead = np.clip(hard + lead + noise * rng.normal(size=count), 0.01, 0.99)
+    return [lone(name, np.stack([p, 1 - p], 1), right) for name, p in (("a", ahead), ("b", hard))]
+
+
+def test_what_is_clearly_best_is_bold_and_nothing_within_the_error():
+    clear, level = table.rows(tuple(two(0.1, 0.0))), table.rows(tuple(two(0.002, 0.1)))
+    nll = f"**{clear[0].scores['nll']:.3f}**"
+    assert nll in table.markdown(clear)
+    assert rf"\textbf{{{clear[0].scores['nll']:.3f}}}" in table.latex(clear)
+    assert level[0].scores["nll"] != level[1].scores["nll"], "one is lower, but within the error"
+    for row in level:
+        assert f"**{row.scores['nll']:.3f}**" not in table.markdown(level)
+        assert f"textbf{{{row.scores['nll']:.3f}}}" not in table.latex(level)
+
+
+def test_hard_examples_are_hard_for_both_and_cancel():
+    """A lead far inside each interval is clear where it is the same on every example."""
+    rows = table.rows(tuple(two(0.02, 0.0)))
+    first, second = (row.spreads["nll"] for row in rows)
+    assert first.high > second.low, "the intervals overlap"
+    assert table.winners(rows)[0]
+    assert not table.winners(rows)[1]
+
+
+def test_rows_on_other_examples_are_not_compared():
+    one, other = two(0.1, 0.0)
+    assert table.winners(table.rows((one, replace(other, data_digest="another")))) == [set(), set()]
+    assert table.winners(table.rows((one,))) == [set()], "nothing to be better than"
+
+
+def test_every_score_has_its_interval():
+    rows = some_rows()
+    for entry, row in zip(json.loads(table.as_json(rows)), rows, strict=True):
+        for name in ("accuracy", "nll", "brier", "ece"):
+            low, high = entry["intervals"][name]
+            assert low <= row.scores[name] <= high
+            assert table.interval(next(m for m in columns() if m.name == name), row.spreads).count("–") == 1
+
+
+def test_answers_that_look_at_nothing_are_listed_once_for_each_test_set():
+    runs = report().runs
+    assert [label.partition(":")[0] for label, _ in table.constant_rows(runs)] == ["Guessing", "Class frequencies"]
+    assert len(table.constant_rows((runs[0], replace(runs[1], data="other")))) == 4
 
 
 def test_no_number_is_null_in_json_and_a_dash_elsewhere():

@@ -122,10 +122,48 @@ def report(
     return verb(runs, out=out, figures=figures, ood=ood or [], as_json=as_json)
 
 
+@app.command(epilog="Example: atmc compare prices.csv --target price    or: atmc compare folder:pictures")
+def compare(
+    source: Annotated[
+        str, typer.Argument(metavar="DATA", help="A .csv table, a recipe, or folder:PATH with images of each class.")
+    ],
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column of a table to predict; default the last.")
+    ] = None,
+    noise: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="Noise of a table's target, in its own units.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one setting of a recipe.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the sampler; all get what these cost.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", metavar="NAME", help="Only some of the methods; may be repeated.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Seeds to repeat all of it with.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    as_json: AsJson = False,
+) -> int:
+    """Compare ATMC with SGD, deep ensemble, SWA, SWAG, MC dropout and last-layer Laplace at equal compute."""
+    from atmc.cli.compare import compare as verb
+
+    return verb(
+        source,
+        target=target,
+        noise=noise,
+        settings=settings or [],
+        epochs=epochs,
+        methods=method or [],
+        repeats=repeats,
+        seed=seed,
+        as_json=as_json,
+    )
+
+
 @app.command(epilog="Example: atmc predict runs/first photo.png scans/*.jpg --json")
 def predict(
     run: Run,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to print for each image.")] = 3,
     size: Annotated[str | None, typer.Option(metavar="WxH", help="Image size of a saved posterior without it.")] = None,
     invert: Annotated[
@@ -141,6 +179,22 @@ def predict(
     from atmc.cli.predict import predict as verb
 
     return verb(run, images, top=top, size=size, invert=invert, device=device, as_json=as_json)
+
+
+@app.command(epilog="Example: atmc serve runs/first --port 8000")
+def serve(
+    run: Run,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes any that is free.")] = 8000,
+    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="Let other machines in; needs a token.")] = False,
+    token: Annotated[
+        str | None, typer.Option(envvar="ATMC_TOKEN", help="Every request must have it; at least 16 characters.")
+    ] = None,
+) -> int:
+    """Serve a page on this machine to try the model on: drop an image or type a row of numbers."""
+    from atmc.cli.serve import serve as verb
+
+    return verb(run, host=host, port=port, allow_remote=allow_remote, token=token)
 
 
 @app.command(epilog="Example: atmc doctor runs/first")

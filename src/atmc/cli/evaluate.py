@@ -10,6 +10,8 @@ from atmc.cli.console import command, emit, next_step, printable, say, working
 from atmc.common.errors import InputError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atmc.report.read_run import Answers, Reading
 
 
@@ -60,10 +62,21 @@ def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dic
     from atmc.posterior import metrics
 
     probs, labels = reading.probs(split, data, device), data.labels
-    result = metrics.summary(probs, labels)
+    result = _summary(probs, labels)
     if split == "test" and (scaled := reading.scaled(metrics.predictive(probs), labels)):
         result["scaled"] = {**scaled[0], "temperature": scaled[1]}
     return result
+
+
+def _summary(probs: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any]:
+    """The scores of a classifier, with 95 % intervals of the predictive's."""
+    from atmc.posterior import metrics
+    from atmc.posterior.arrays import floor_of
+    from atmc.posterior.intervals import spreads
+
+    found = spreads(metrics.predictive(probs), labels, floor_of(probs))
+    intervals = {name: [spread.low, spread.high] for name, spread in found.items()}
+    return metrics.summary(probs, labels) | {"intervals": intervals}
 
 
 def _numbers(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
@@ -97,7 +110,7 @@ def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple
                 f"{name} has examples of shape {list(found.shape)}, the run was made for {shape}: name data of that "
                 f"shape{files}"
             )
-        return seen, metrics.summary(reading.ask(pixels(found), device), seen.labels)
+        return seen, _summary(reading.ask(pixels(found), device), seen.labels)
     from atmc.report.ood_inputs import other_data
 
     home = reading.examples("test")

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 from atmc.cli.console import command, emit, next_step, printable, say, working
 from atmc.common.errors import InputError
+from atmc.common.text import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from atmc.posterior import Posterior
+
+MADE_UP = 16  # inputs at random
 
 
 def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
@@ -33,7 +36,7 @@ def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
         emit({"folder": str(folder), "files": files} | ({"damaged": damaged} if damaged else {}))
         return 0
     say(
-        f"{len(posterior)} samples are in {printable(folder)}: {len(files)} files"
+        f"{plural(len(posterior), 'sample')} in {printable(folder)}: {plural(len(files), 'file')}"
         + (", posterior.onnx among them." if onnx else "."),
         folder,
     )
@@ -45,7 +48,7 @@ def export(run: Path, folder: Path, *, onnx: bool, as_json: bool) -> int:
 def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None]:
     """The posterior of a run, or a saved one, and for ONNX real inputs to check it on.
 
-    Refuses a custom network, or a saved posterior without inputs, with what to write in Python.
+    Refuses a custom network, or a saved posterior that does not know its inputs, with what to write in Python.
     """
     from atmc.cli.open_runs import check_run, in_python, is_saved, saved_in_python
 
@@ -54,20 +57,32 @@ def _open(run: Path, folder: Path, onnx: bool) -> tuple[Posterior, Tensor | None
     checked, kept = f"export({goal!r}, inputs=x[:16])", f"save({goal!r})"
     if is_saved(run):
         from atmc.posterior import Posterior
+        from atmc.posterior.inputs import looks_up
 
         posterior = Posterior.load(run)
-        if onnx:
+        if onnx and (posterior.shape is None or looks_up(posterior.model)):
             raise InputError(
-                f"{run} is a saved posterior and has no inputs to check an ONNX file on: name the run that it came "
-                f"from, or add --no-onnx, or, in Python, use {saved_in_python(run, checked)}"
+                f"{run} is a saved posterior that does not say what its inputs are, to check an ONNX file on: name the "
+                f"run that it came from, or add --no-onnx, or, in Python, use {saved_in_python(run, checked)}"
             )
-        return posterior, None
+        return posterior, _made_up(posterior) if onnx else None
     from atmc.report.read_run import Reading, pixels
 
     reading = Reading(run)
     reading.need_network(in_python(run, checked if onnx else kept))
     inputs = pixels(reading.examples("test"), range(8)) if onnx and reading.posterior.example is None else None
     return reading.posterior, inputs
+
+
+def _made_up(posterior: Posterior) -> Tensor:
+    """Inputs at random, of the right shape, to check the ONNX file on: a saved posterior keeps no images."""
+    import torch
+
+    assert posterior.shape is not None
+    generator = torch.Generator().manual_seed(0)
+    if posterior.mean:
+        return torch.randint(256, (MADE_UP, *posterior.shape), generator=generator, dtype=torch.uint8)
+    return torch.randn(MADE_UP, *posterior.shape, generator=generator)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from atmc.common.errors import InputError
 from atmc.common.text import plural
 
 if TYPE_CHECKING:
+    from atmc.data import Source
     from atmc.recipe.settings import Recipe
 
 PREFIX = "folder:"
@@ -72,9 +73,48 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
         own["schedule.warm_start_lr"] = ScheduleSection.warm_start_lr  # the default: it has no meaning then
     _check_lengths(own, settings, count)
     try:
-        return load_recipe(BASE, [*(f"{key}={value}" for key, value in own.items()), *settings], typed=settings)
+        made = load_recipe(BASE, [*(f"{key}={value}" for key, value in own.items()), *settings], typed=settings)
     except InputError as error:  # the recipe behind it is not one that anybody named
         raise InputError(str(error).removeprefix(f"{find_recipe(BASE)}: ")) from None
+    for sentence in described(made, source):
+        remark(sentence)
+    return made
+
+
+def described(recipe: Recipe, train: Source) -> list[str]:
+    """What was found in the folder, and which network it gets and why."""
+    from atmc import data
+    from atmc.recipe.build import build_model
+
+    try:
+        held = len(data.open_source(recipe.data.name, "test"))
+    except InputError:  # none, which the run will speak of if it needs them
+        held = 0
+    counts = train.labels.bincount(minlength=len(train.classes)).tolist()
+    least, most = min(counts), max(counts)
+    each = f"{least}" if least == most else f"{least} to {most}"
+    how = "held out by a hash of their names" if _split_here(recipe.data.name) else "of its test folder"
+    found = f"Found {len(train) + held:,} pictures of {len(train.classes)} classes ({_names(train.classes)}): "
+    found += f"{len(train):,} to learn from, {each} of each class, and {held:,} to test on{f', {how}' if held else ''}."
+    network = build_model(recipe, train.shape, len(train.classes))
+    size = sum(p.numel() for p in network.parameters())
+    section = recipe.model
+    kind = {"resnetpp": "ResNet++", "resnet": "ResNet", "mlp": "MLP"}.get(section.name, section.name)
+    chosen = f"Network: {kind} of depth {section.depth} and width {section.width}, {size:,} parameters"
+    if (section.name, section.depth, section.width) == ("resnetpp", 8, 8):
+        chosen += ": small, so that a CPU samples it in minutes, and without BatchNorm, which cannot be sampled. "
+        chosen += "With many pictures a wider one is worth a try: --set model.width=32"
+    return [found, chosen + ("" if chosen.endswith("32") else ".")]
+
+
+def _names(classes: Sequence[str]) -> str:
+    shown = [str(name) for name in classes[:5]]
+    return ", ".join(shown) + (f" and {len(classes) - 5} more" if len(classes) > 5 else "")
+
+
+def _split_here(name: str) -> bool:
+    """Whether the test pictures were chosen here, and not put into a folder of their own."""
+    return not (Path(name.removeprefix(PREFIX).partition("?")[0]) / "train").is_dir()
 
 
 def _check_lengths(own: Mapping[str, object], settings: Sequence[str], count: int) -> None:

@@ -59,7 +59,6 @@ def scores_next(path: Path, run: RunDir) -> str:
 def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, View]:
     """The posterior of a run directory, or a saved one, and how its image files are decoded; refuses a regression."""
     check_run(path)
-    from atmc.data.dataset_names import Name
     from atmc.data.image_decoding import View
     from atmc.posterior import Posterior
 
@@ -67,7 +66,7 @@ def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, View
         posterior = Posterior.load(path)
         if posterior.is_regression:
             raise InputError(f"{path} is of a regression: in Python, use {saved_in_python(path, 'regress(x)')}")
-        return posterior, View.of(_saved_shape(path, posterior, size))
+        return posterior, View.of(_saved_shape(path, posterior, size), posterior.crop)
     from atmc.report.read_run import Reading
 
     reading = Reading(path)
@@ -81,8 +80,7 @@ def open_posterior(path: Path, size: str | None = None) -> tuple[Posterior, View
         )
     if size is not None and _sides(size) != (shape[2], shape[1]):
         raise InputError(f"--size {size}: {path} takes images of {shape[2]}x{shape[1]} alone: leave --size out")
-    parts = Name.parse(reading.recipe.data.name)
-    return reading.posterior, View.of(shape, parts.real("crop", 1.0) if parts else 1.0)  # cropped as in training
+    return reading.posterior, View.of(shape, reading.posterior.crop)
 
 
 @contextmanager

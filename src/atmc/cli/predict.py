@@ -1,4 +1,4 @@
-"""`atmc predict RUN IMAGE...`: class, probability and uncertainty of each image.
+"""`atmc predict RUN IMAGE...`: class, probability and uncertainty of each image, or of all in a folder.
 
 Exit code 0 if every image was predicted, 1 if some could not be read (each has a line on stderr), 2 if none could.
 """
@@ -50,6 +50,7 @@ def predict(
     tell_damage(run, damaged)
     import torch
 
+    images = opened_folders(images)
     found: list[dict[str, Any]] = []
     for start in range(0, len(images), AT_ONCE):
         paths = images[start : start + AT_ONCE]
@@ -80,6 +81,22 @@ def predict(
     elif failed < len(found) and not (run / "posterior.json").is_file():  # a saved posterior has no report
         next_step(command("atmc", "report", run))
     return 0 if failed == 0 else 2 if failed == len(found) else 1
+
+
+def opened_folders(paths: Sequence[Path]) -> list[Path]:
+    """The files named, and of each folder the images in it and in its sub-folders, in order."""
+    from atmc.data.image_decoding import SUFFIXES
+
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        if not inside:
+            raise InputError(f"{path} is a folder without images ({', '.join(SUFFIXES)})")
+        found += inside
+    return found
 
 
 def read_picture(path: Path, view: View, *, invert: bool = False) -> Picture:

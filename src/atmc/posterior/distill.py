@@ -119,6 +119,7 @@ def alone(posterior: Posterior, model: nn.Module) -> Posterior:
         classes=posterior.classes,
         shape=posterior.shape,
         example=posterior.example,
+        crop=posterior.crop,
     )
 
 

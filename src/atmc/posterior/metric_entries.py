@@ -33,6 +33,9 @@ class Metric:
         least_classes: it is left out below so many classes.
         takes_log: probabilities that were stored as 0 come as the smallest number their type can hold.
         after: applied to the mean (of a regression): the root of a mean square.
+        about: what it measures, in a sentence for people who have not met it.
+        proportion: it is the share of examples of which something holds, which has Wilson's interval.
+        lowest: what it cannot be below, at which intervals are cut.
     """
 
     name: str
@@ -47,6 +50,9 @@ class Metric:
     least_classes: int = 0
     takes_log: bool = False
     after: Callable[[float], float] = float
+    about: str = ""
+    proportion: bool = False
+    lowest: float = -math.inf
 
     @property
     def heading(self) -> str:

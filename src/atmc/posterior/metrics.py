@@ -112,11 +112,59 @@ def brier(probs: Any, labels: Any) -> float:
     return float(((p * p).sum(axis=1) - 2.0 * own + 1.0).mean())
 
 
-register(Metric("accuracy", "Accuracy", accuracy, better="higher", unit="%", digits=".1f", short="Acc. %"))
-register(Metric("nll", "NLL", nll, unit="nats", takes_log=True))
-register(Metric("brier", "Brier", brier))
-register(Metric("ece", "ECE", ece))  # 15 bins of equal width
-register(Metric("top5", "Top-5", top_k, better="higher", unit="%", digits=".1f", in_tables=False, least_classes=6))
+_SHARE: dict[str, Any] = {"better": "higher", "unit": "%", "digits": ".1f", "proportion": True}
+register(
+    Metric(
+        "accuracy",
+        "Accuracy",
+        accuracy,
+        short="Acc. %",
+        about="The share of examples whose most probable class is the right one.",
+        **_SHARE,
+    )
+)
+register(
+    Metric(
+        "nll",
+        "NLL",
+        nll,
+        unit="nats",
+        takes_log=True,
+        lowest=0.0,
+        about="Negative log-likelihood: the mean of −log(probability given to the right class). 0 is perfect; 0.1 "
+        "means that the right class typically got 90 %, 0.7 that it got 50 %. One confident mistake costs a lot.",
+    )
+)
+register(
+    Metric(
+        "brier",
+        "Brier",
+        brier,
+        lowest=0.0,
+        about="The mean squared distance of the probabilities from the truth: 0 is perfect, 2 is certain and wrong.",
+    )
+)
+register(
+    Metric(
+        "ece",  # 15 bins of equal width
+        "ECE",
+        ece,
+        lowest=0.0,
+        about="Expected calibration error: how far confidence is from accuracy on average. 0.02 means that answers "
+        "given with 80 % confidence are right about 78 % or 82 % of the time.",
+    )
+)
+register(
+    Metric(
+        "top5",
+        "Top-5",
+        top_k,
+        in_tables=False,
+        least_classes=6,
+        about="The share of examples whose right class is among the five most probable.",
+        **_SHARE,
+    )
+)
 
 
 def predictive(probs: Any, weights: Any = None) -> Floats:

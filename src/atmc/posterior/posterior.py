@@ -59,7 +59,10 @@ class Posterior:
         classes: Sequence[str] | None = None,
         shape: Sequence[int] | None = None,
         example: Tensor | None = None,
+        crop: float = 1.0,
     ) -> None:
+        if not 0 < crop <= 1:
+            raise ValueError(f"crop is the share of an image's middle that is used, above 0 and up to 1, not {crop}")
         bank = as_bank(samples)
         self._refs = [(bank, i) for i in range(len(bank))]
         chain_of = getattr(samples, "chain_of", lambda i: 0)
@@ -70,6 +73,7 @@ class Posterior:
         self.mean, self.std = tuple(mean), tuple(std)
         self.classes = tuple(classes) if classes else None
         self.example = example  # a few real inputs, for checking what is exported
+        self.crop = float(crop)  # of image files: the share of the middle that is used, as in training
         known = shape if shape is not None else None if example is None else example.shape[1:]
         self.shape = None if known is None else tuple(int(n) for n in known)  # of one input, where known
         self._pixels = Pixels(self.mean, self.std, self.shape)

@@ -1,6 +1,6 @@
 """Save and load a posterior, and open the posterior of a run.
 
-    posterior.json               everything but the tensors: format, network, likelihood, pixel statistics, classes,
+    posterior.json               everything but the tensors: format, network, likelihood, preprocessing, classes,
                                  weights and chains, and a SHA-256 for every sample's file and for itself
     samples/NNNN.safetensors     one sample each
     fixed.safetensors            what of the network was not sampled, where that is a part of it
@@ -88,6 +88,7 @@ def save(posterior: Posterior, folder: Path, **more: Any) -> Path:
             "mean": list(posterior.mean),
             "std": list(posterior.std),
             "shape": None if posterior.shape is None else list(posterior.shape),
+            "crop": posterior.crop,
         },
         "classes": list(posterior.classes) if posterior.classes else None,
         "weights": [float(w) for w in posterior.weights],
@@ -137,6 +138,7 @@ def load(folder: Path, model: nn.Module | None = None, own: Any = None) -> Poste
             std=about["input"]["std"],
             shape=about["input"].get("shape"),
             classes=about["classes"],
+            crop=float(about["input"].get("crop", 1.0)),
         )
     except (FileNotFoundError, NotADirectoryError):
         from atmc.storage.manifest import Manifest
@@ -180,6 +182,7 @@ def from_run(folder: Any, model: nn.Module | None = None, own: Any = None) -> Po
         std=about["std"],
         classes=about["classes"],
         shape=about["shape"],
+        crop=_crop(run.recipe.data.name),
     )
     found.pilots = tuple(run.manifest.get("pilots") or ())
     return found
@@ -201,6 +204,14 @@ def with_own(known: Any, own: Any) -> Any:
     if type(given).__name__ != known.name:
         raise InputError(f"the likelihood was {known.name}, not {type(given).__name__}: pass that one")
     return dataclasses.replace(known, law=given)
+
+
+def _crop(data: str) -> float:
+    """The share of each image's middle that a data set's name asks for."""
+    from atmc.data.dataset_names import Name
+
+    parts = Name.parse(data)
+    return parts.real("crop", 1.0) if parts else 1.0
 
 
 def describe_likelihood(likelihood: Likelihood | None) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atmc.common.errors import InputError, RunError
-from atmc.common.text import plural
 from atmc.posterior import metrics
+from atmc.posterior.arrays import floor_of
+from atmc.posterior.class_scores import confidence_levels, confusion
+from atmc.posterior.intervals import constant_scores, spreads
 from atmc.recipe.settings import temperature_before
 from atmc.report.example_images import cards_of, png_of
 from atmc.report.read_run import Reading, pixels
 from atmc.report.redaction import Hidden, short_paths
 from atmc.report.report_data import Finding, Growth, ImageCard, OodScores, ReportData, RunFacts
+from atmc.report.run_details import details_of, device_of, method_of, network_of, noise_of, pilots_of, rounded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atmc.posterior.ood_detection import RiskCoverage
-    from atmc.recipe.settings import Recipe
 
-METHODS = {"atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC", "sgld": "SGLD", "sgd": "SGD"}
 SPLIT = "test"
 STRIP = 8  # OOD images shown on the page
 SHOWN = 500  # OOD images shown to a network
@@ -81,6 +81,8 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
     if reading.run.status != "done":
         notes.append(f"This run has not finished; resume it with: atmc sample {reading.path}")
     scaled, scaled_by = reading.scaled(mean, labels) or (None, None)
+    softer = {} if scaled_by is None else spreads(metrics.apply_temperature(mean, scaled_by), labels)
+    floor = floor_of(probs)
     cards = _cards(reading, probs, notes)
     return RunFacts(
         name=name,
@@ -115,28 +117,21 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
         findings=findings_of(reading, notes) if sampled else (),
         recipe=str(manifest["recipe"]),  # what was run: recipe.toml may be gone or altered
         pilots=pilots_of(manifest),
-        facts=details_of(manifest, recipe) | _noise(reading),
+        facts=details_of(manifest, recipe) | noise_of(reading),
         notes=tuple(notes),
         damage=tuple(damage),
         data_digest=answers.digest,
         likelihood=recipe.target.likelihood,
         takes_images=recipe.model.name != "custom" and len(manifest["data"]["shape"]) == 3,
+        single_spreads=spreads(single, labels, floor),
+        spreads=spreads(mean, labels, floor),
+        scaled_spreads=softer,
+        constant=constant_scores(labels, len(answers.classes)),
+        classes=answers.classes,
+        confusion=confusion(mean, labels),
+        levels=confidence_levels(mean, labels),
+        path=str(reading.path),
     )
-
-
-def method_of(recipe: Recipe) -> str:
-    """The sampler, with what differs from the paper's network and likelihood."""
-    name = METHODS.get(recipe.sampler.name, recipe.sampler.name)
-    if recipe.model.norm != "none":
-        name += {"bn": " + BatchNorm", "frn": " + FRN"}.get(recipe.model.norm, f" + {recipe.model.norm}")
-    if recipe.target.likelihood != "categorical":
-        name += f", {recipe.target.likelihood} likelihood"
-    return name
-
-
-def rounded(epochs: float) -> float:
-    """A run ends with a whole step, a hair after its last epoch."""
-    return float(round(epochs)) if abs(epochs - round(epochs)) < 0.5 and epochs >= 10 else round(epochs, 1)
 
 
 def _risk(probs: NDArray[Any], labels: NDArray[Any]) -> RiskCoverage:
@@ -197,66 +192,3 @@ def findings_of(reading: Reading, notes: list[str]) -> tuple[Finding, ...]:
     except (InputError, RunError) as error:  # too few samples for a diagnosis must not cost the whole page
         notes.append(f"No diagnosis: {error}")
         return ()
-
-
-def network_of(reading: Reading) -> str:
-    section = reading.recipe.model
-    if section.name == "custom":
-        made = str(reading.run.manifest.get("network", {}).get("class", ""))
-        name = made.rpartition(".")[2]  # kept with its module, which for a script's or a notebook's own is "__main__"
-        return f"{name}, a custom network" if name else "a custom network"
-    label = {"resnetpp": "ResNet++", "resnet": "ResNet", "mlp": "MLP"}.get(section.name, section.name)
-    size = sum(p.numel() for p in reading.run.model().parameters())
-    return f"{label}-{section.depth}×{section.width}, {size / 1e6:.2f} M parameters"
-
-
-def pilots_of(manifest: dict[str, Any]) -> tuple[dict[str, str], ...]:
-    """The pilots of `temperature="auto"` as text; what is not a number is a dash, since the file may be anybody's."""
-    listed = manifest.get("pilots")
-
-    def number(value: Any, form: str) -> str:
-        fine = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-        return format(value, form) if fine else "–"
-
-    return tuple(
-        {
-            "likelihood": str(row.get("likelihood", "–")),
-            "temperature": number(row.get("temperature"), "g"),
-            "nll": number(row.get("nll"), ".3f"),
-            "behind": number(row.get("behind"), ".1f"),
-            "seconds": number(row.get("seconds"), ".1f"),
-        }
-        for row in (listed if isinstance(listed, list) else [])
-        if isinstance(row, dict)
-    )
-
-
-def device_of(manifest: dict[str, Any]) -> str:
-    sessions = manifest.get("sessions") or [{}]
-    found = sessions[-1].get("hardware") or {}
-    if "gpu" in found:
-        return str(found["gpu"])
-    if "threads" in found:
-        return f"CPU, {plural(found['threads'], 'thread')}"
-    return str(found.get("device", platform.machine()))
-
-
-def details_of(manifest: dict[str, Any], recipe: Recipe) -> dict[str, str]:
-    versions = manifest.get("versions") or {}
-    prior = {"none": "no prior", "custom": "custom prior"}.get(recipe.target.prior)
-    target = f"{recipe.target.likelihood} likelihood, {prior or f'{recipe.target.prior} prior'}"
-    details = {"Target": target, "Seed": str(recipe.seed)}
-    for key in ("atmc", "torch", "python"):
-        if key in versions:
-            details[key] = str(versions[key])
-    return details
-
-
-def _noise(reading: Reading) -> dict[str, str]:
-    """The temperature along the gradient noise, beside which the chains' plots show the kinetic one."""
-    from atmc.diagnose.noise_checks import said
-    from atmc.diagnose.traces import noise_ratio, settled, warmed
-
-    rows = settled(reading.run.metrics(), reading.recipe.schedule.settled_epochs)
-    level = noise_ratio(warmed(rows) if reading.recipe.schedule.explore_fraction else rows)
-    return {"Temperature along gradient noise": f"{said(level)} × T"} if np.isfinite(level.mean) else {}

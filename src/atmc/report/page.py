@@ -14,12 +14,18 @@ from markupsafe import Markup
 
 from atmc.common.text import duration, percent
 from atmc.diagnose.suggested_commands import split_command
+from atmc.posterior.class_scores import ClassScore, Share, class_scores, confusions
+from atmc.posterior.metric_entries import columns
 from atmc.report import table
+from atmc.report.answers import answers
+from atmc.report.glossary import terms
 from atmc.report.plot_style import DARK, LIGHT, SERIES, Ink, page_svg
 from atmc.report.plots import plots
-from atmc.report.report_data import ReportData
-from atmc.report.verdict import verdict
+from atmc.report.report_data import ReportData, RunFacts
+from atmc.report.verdict import best_run
 
+CLASSES = 20  # shown one by one; of more, those that are found least often
+MATRIX = 20  # classes up to which the confusion matrix is shown
 GENERATOR = '<meta name="generator" content="atmc report">'
 
 
@@ -29,16 +35,22 @@ def render(data: ReportData) -> str:
     drawn = {plot.name: Markup(page_svg(plot.draw(ink), plot.name, plot.label)) for plot in plots(data)}
     rows = table.rows(data.runs)
     views = [_view(data, i, drawn) for i in range(len(data.runs))]
+    glossary = {term.key: term for term in terms()}
+    main = best_run(data.runs)
     context: dict[str, Any] = {
         "data": data,
         "generator": Markup(GENERATOR),
         "style": Markup(palette() + template_text("page.css")),
-        "verdict": verdict(data),
-        "headings": table.headings(),
-        "rows": [_shown(row, table.best(rows)) for row in rows],
+        "answers": answers(data),
+        "glossary": glossary.values(),
+        "term": lambda key, said="": _term(glossary, key, said),
+        "headings": [{"text": text, "key": key} for text, key in _headings()],
+        "rows": [_shown(row, strong) for row, strong in zip(rows, table.winners(rows), strict=True)],
+        "constant": [_constant(label, spreads) for label, spreads in table.constant_rows(data.runs)],
+        "wrong": _wrong(main),
         "plots": drawn,
         "views": views,
-        "pictured": _pictured(views),
+        "pictured": _pictured(views, main),
         "ood": _ood(data),
         "any_sampled": any(run.samples_weights for run in data.runs),
         "mixed": len({run.likelihood for run in data.runs}) > 1,
@@ -53,6 +65,7 @@ def environment() -> jinja2.Environment:
     """What renders a page: everything is escaped, and a name that is missing is an error."""
     made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"percent": percent, "duration": duration, "datauri": _data_uri, "prescription": _prescription}
+    made.filters["ends"] = _ends
     return made
 
 
@@ -62,10 +75,54 @@ def _view(data: ReportData, i: int, drawn: dict[str, Markup]) -> dict[str, Any]:
     return {"run": data.runs[i], "colour": i % SERIES + 1, "ood": ood}
 
 
-def _pictured(views: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The one run whose images are shown: the first that averages samples, or else the first."""
+def _pictured(views: list[dict[str, Any]], main: RunFacts) -> list[dict[str, Any]]:
+    """The one run whose images are shown: the one that the page speaks of, or else the first that has any."""
     able = [view for view in views if view["run"].least_sure or view["run"].surest]
-    return ([view for view in able if view["run"].samples_weights] or able)[:1]
+    return ([view for view in able if view["run"] is main] or able)[:1]
+
+
+def _term(glossary: dict[str, Any], key: str, said: str = "") -> Markup:
+    """A word that explains itself under the pointer and leads to the glossary."""
+    if key not in glossary:
+        return Markup.escape(said or key)
+    about = glossary[key].about
+    return Markup('<a class="term" href="#word-{}" title="{}">{}</a>').format(key, about, said or glossary[key].name)
+
+
+def _wrong(run: RunFacts) -> dict[str, Any] | None:
+    """The classes of a run, its confusion matrix where that fits, and its most frequent mistakes."""
+    if not run.confusion.size:
+        return None
+    every = class_scores(run.confusion, run.classes)
+    shown = list(every)
+    if len(every) > CLASSES:
+        shown = sorted(every, key=_recall)[:CLASSES]
+    return {
+        "run": run,
+        "classes": shown,
+        "left": len(every) - len(shown),
+        "matrix": _matrix(run) if len(every) <= MATRIX else None,
+        "pairs": confusions(run.confusion, run.classes, 10),
+    }
+
+
+def _ends(share: Share) -> str:
+    """The ends of an interval in percent."""
+    return f"{100 * share.low:.1f}–{100 * share.high:.1f}"
+
+
+def _recall(score: ClassScore) -> float:
+    return score.found.value if score.found is not None else 2.0
+
+
+def _matrix(run: RunFacts) -> list[dict[str, Any]]:
+    """The rows of the confusion matrix: the class, and of each answer the count and its share of the row."""
+    rows = []
+    for i, name in enumerate(run.classes):
+        total = max(int(run.confusion[i].sum()), 1)
+        cells = [{"count": int(n), "share": int(n) / total, "right": i == j} for j, n in enumerate(run.confusion[i])]
+        rows.append({"name": name, "cells": cells})
+    return rows
 
 
 def _ood(data: ReportData) -> list[dict[str, Any]]:
@@ -81,12 +138,28 @@ def _ood(data: ReportData) -> list[dict[str, Any]]:
     return list(kinds.values())
 
 
-def _shown(row: table.Row, bests: list[str | None]) -> dict[str, Any]:
-    """A row of the table as cells: heading, text, and whether it is the best of its column."""
-    winners = table.winners(row, bests)
+def _headings() -> list[tuple[str, str]]:
+    """The headings of the table of scores, each with its word of the glossary."""
+    keys = {metric.heading: metric.name for metric in columns()} | {"T": "temperature", "Samples": "sample"}
+    return [(text, keys.get(text, "")) for text in table.headings()]
+
+
+def _shown(row: table.Row, strong: set[int]) -> dict[str, Any]:
+    """A row of the table as cells: heading, text, interval, and whether it is clearly the best of its column."""
     pairs = zip(table.headings(), table.cells(row), strict=True)
-    cells = [{"heading": h, "text": t, "best": i in winners} for i, (h, t) in enumerate(pairs)]
+    cells: list[dict[str, Any]] = [
+        {"heading": h, "text": t, "best": i in strong, "interval": ""} for i, (h, t) in enumerate(pairs)
+    ]
+    for at, metric in enumerate(columns(), start=table.BEFORE):
+        cells[at]["interval"] = table.interval(metric, row.spreads)
     return {"run": row.run, "setup": cells[0]["text"], "cells": cells[1:]}
+
+
+def _constant(label: str, spreads: Any) -> dict[str, Any]:
+    """A row for answers that look at no example."""
+    name, _, about = label.partition(": ")
+    values = [metric.shown(spreads[metric.name].value) if metric.name in spreads else "–" for metric in columns()]
+    return {"name": name, "about": about, "values": zip([m.heading for m in columns()], values, strict=True)}
 
 
 def _data_uri(png: bytes) -> str:

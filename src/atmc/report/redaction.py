@@ -54,7 +54,7 @@ class Hidden:
 
     def run(self, run: RunFacts) -> RunFacts:
         """A run without paths in its texts. `data` keeps its name, by which runs are compared."""
-        return replace(run, **self.texts(run), ood=tuple(map(self._ood, run.ood)))
+        return replace(run, **self.texts(run), path=self.text(run.path), ood=tuple(map(self._ood, run.ood)))
 
     def _ood(self, seen: OodScores) -> OodScores:
         short = titled(seen.name)

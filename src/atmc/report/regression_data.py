@@ -14,7 +14,7 @@ import torch
 from atmc.common.errors import InputError
 from atmc.posterior import regression
 from atmc.posterior.mixture import Mixture, quantile
-from atmc.report import collect
+from atmc.report import collect, run_details
 from atmc.report.read_run import Reading
 from atmc.report.redaction import Hidden
 from atmc.report.report_data import Array, Finding, Trace
@@ -101,14 +101,14 @@ def _facts(reading: Reading, name: str) -> NumbersFacts:
     variance = mixture.aleatoric + mixture.epistemic
     return NumbersFacts(
         name=name,
-        method=collect.method_of(recipe),
-        network=collect.network_of(reading),
+        method=run_details.method_of(recipe),
+        network=run_details.network_of(reading),
         temperature=recipe.sampler.temperature if sampled else None,
         samples=len(f),
         chains=recipe.chains,
-        epochs=collect.rounded(reading.epochs()),
+        epochs=run_details.rounded(reading.epochs()),
         seconds=reading.seconds(),
-        device=collect.device_of(manifest),
+        device=run_details.device_of(manifest),
         examples=len(answers),
         single=scores["single"],
         predictive=scores["predictive"],
@@ -122,9 +122,9 @@ def _facts(reading: Reading, name: str) -> NumbersFacts:
         below=_flat(mixture.below(y)),
         traces=reading.traces(),
         findings=collect.findings_of(reading, notes) if sampled else (),
-        pilots=collect.pilots_of(manifest),
+        pilots=run_details.pilots_of(manifest),
         recipe=str(manifest["recipe"]),
-        facts=collect.details_of(manifest, recipe),
+        facts=run_details.details_of(manifest, recipe),
         notes=tuple(notes),
         damage=tuple(damage),
     )

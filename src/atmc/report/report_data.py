@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 
 from atmc.common.text import plural
 from atmc.posterior.calibration import CalibrationBins
+from atmc.posterior.class_scores import ConfidenceLevel
+from atmc.posterior.intervals import Spread
 from atmc.posterior.ood_detection import RiskCoverage
 
 Array = NDArray[np.float64]
 Scores = Mapping[str, float]  # of `metrics.scores`: every registered metric by its name
+Spreads = Mapping[str, Spread]  # of `intervals.spreads`: the same with their intervals
 FEW_DIGITS = "digits?train="  # followed by how many are labelled
 OWN = "tensors"  # the name of data that were only ever tensors in somebody's program
 
@@ -148,6 +151,14 @@ class RunFacts:
     data_digest: str = ""
     likelihood: str = "categorical"
     takes_images: bool = True  # whether `atmc predict` can use the run
+    single_spreads: Spreads = field(default_factory=dict)
+    spreads: Spreads = field(default_factory=dict)  # of the predictive
+    scaled_spreads: Spreads = field(default_factory=dict)
+    constant: Mapping[str, Spreads] = field(default_factory=dict)  # of answers that look at no example
+    classes: tuple[str, ...] = ()
+    confusion: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    levels: tuple[ConfidenceLevel, ...] = ()
+    path: str = ""  # as typed, for commands
 
     @property
     def what(self) -> str:

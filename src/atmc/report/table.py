@@ -2,12 +2,13 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 
 from atmc.common.text import duration
-from atmc.posterior.metric_entries import columns
+from atmc.posterior.intervals import clearly_best
+from atmc.posterior.metric_entries import Metric, columns
 from atmc.recipe.settings import temperature_said
-from atmc.report.report_data import RunFacts, Scores
+from atmc.report.report_data import RunFacts, Scores, Spreads
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,14 @@ class Row:
     epochs: float  # of each chain
     seconds: float | None
     seed: int
+    spreads: Spreads = field(default_factory=dict)  # of the scores
+    scored_on: tuple[str, str, str, int] = ("", "", "", 0)  # rows are compared on the same examples only
+
+
+CONSTANT = {
+    "guessing": "Guessing: all classes equally likely",
+    "frequencies": "Class frequencies: one answer for every example",
+}
 
 
 def rows(runs: tuple[RunFacts, ...]) -> list[Row]:
@@ -33,20 +42,34 @@ def rows(runs: tuple[RunFacts, ...]) -> list[Row]:
     for run in runs:
         if run.samples_weights:
             one, all_ = ("single sample", "posterior predictive") if run.is_posterior else ("one network", "ensemble")
-            table.append(_row(run, f"{run.method} ({one})", run.single, 1))
-            table.append(_row(run, f"{run.method} ({all_})", run.predictive, run.samples))
+            table.append(_row(run, f"{run.method} ({one})", run.single, 1, run.single_spreads))
+            table.append(_row(run, f"{run.method} ({all_})", run.predictive, run.samples, run.spreads))
         else:
-            table.append(_row(run, run.method, run.single, 1))
+            table.append(_row(run, run.method, run.single, 1, run.single_spreads))
         if run.scaled is not None and run.scaled_by is not None:
             label = f"{run.method} (temperature-scaled by {run.scaled_by:.2f} on validation)"
-            table.append(_row(run, label, run.scaled, run.samples))
+            table.append(_row(run, label, run.scaled, run.samples, run.scaled_spreads))
     return table
 
 
-def _row(run: RunFacts, label: str, scores: Scores, samples: int) -> Row:
+def _row(run: RunFacts, label: str, scores: Scores, samples: int, spreads: Spreads) -> Row:
     setting = (run.temperature, run.temperature_before, run.augment)
     chains = 1 if samples == 1 else run.chains
-    return Row(run.name, label, *setting, scores, samples, chains, run.epochs, run.seconds, run.seed)
+    cost = (run.epochs, run.seconds, run.seed)
+    return Row(run.name, label, *setting, scores, samples, chains, *cost, spreads, _examples(run))
+
+
+def _examples(run: RunFacts) -> tuple[str, str, str, int]:
+    return run.data, run.split, run.data_digest, run.examples
+
+
+def constant_rows(runs: tuple[RunFacts, ...]) -> list[tuple[str, Spreads]]:
+    """The scores of answers that look at no example, once for each test set."""
+    found: dict[tuple[str, str, str, int], list[tuple[str, Spreads]]] = {}
+    for run in runs:
+        named = [(CONSTANT[name], spreads) for name, spreads in run.constant.items()]
+        found.setdefault(_examples(run), named)
+    return [row for named in found.values() for row in named]
 
 
 def setups(table: list[Row]) -> list[str]:
@@ -57,14 +80,23 @@ def setups(table: list[Row]) -> list[str]:
     return [f"{row.run}: {row.row}" if len(owners[row.row]) > 1 else row.row for row in table]
 
 
-def best(table: list[Row]) -> list[str | None]:
-    """The best of each column of scores over the table, as printed."""
-    return [metric.best([row.scores.get(metric.name) for row in table]) for metric in columns()]
+def winners(table: list[Row]) -> list[set[int]]:
+    """Of each row the cells to print in bold: better than every other row by more than the error of the difference."""
+    strong: list[set[int]] = [set() for _ in table]
+    if len({row.scored_on for row in table}) == 1:
+        for at, metric in enumerate(columns(), start=BEFORE):
+            first = clearly_best(metric, [row.spreads.get(metric.name) for row in table])
+            if first is not None:
+                strong[first].add(at)
+    return strong
 
 
-def winners(row: Row, bests: list[str | None]) -> set[int]:
-    """Which cells of a row are the best of their column."""
-    return {at for at, text in enumerate(bests, start=BEFORE) if cells(row)[at] == text}
+def interval(metric: Metric, spreads: Spreads) -> str:
+    """The 95 % interval of a score as people read it."""
+    spread = spreads.get(metric.name)
+    if spread is None or not (math.isfinite(spread.low) and math.isfinite(spread.high)):
+        return ""
+    return f"{metric.shown(spread.low)}–{metric.shown(spread.high)}"
 
 
 def temperature_shown(of: Row | RunFacts) -> str:
@@ -96,13 +128,12 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def markdown(table: list[Row]) -> str:
-    """A Markdown table, best values in bold."""
-    bests = best(table)
+    """A Markdown table, what is clearly best in bold."""
     heads = headings()
     lines = ["| run | " + " | ".join(heads) + " |", "|" + " --- |" * (len(heads) + 1)]
-    for row in table:
+    for row, strong in zip(table, winners(table), strict=True):
         texts = [_markdown_escape(c) for c in cells(row)]
-        for at in winners(row, bests):
+        for at in strong:
             texts[at] = f"**{texts[at]}**"
         lines.append("| " + " | ".join([_markdown_escape(row.run), *texts]) + " |")
     return "\n".join(lines) + "\n"
@@ -123,24 +154,29 @@ def _latex_escape(text: str) -> str:
 
 
 def latex(table: list[Row]) -> str:
-    """A booktabs table, best values in bold."""
-    bests = best(table)
+    """A booktabs table, what is clearly best in bold."""
     heads = [_latex_escape(heading) for heading in headings()]
     spec = "l" * BEFORE + "r" * (len(heads) - BEFORE)
     lines = [rf"\begin{{tabular}}{{{spec}}}", r"  \toprule", "  " + " & ".join(heads) + r" \\", r"  \midrule"]
-    for row, setup in zip(table, setups(table), strict=True):
+    for row, setup, strong in zip(table, setups(table), winners(table), strict=True):
         texts = [_latex_escape(c) for c in (setup, *cells(row)[1:])]
-        for at in winners(row, bests):
+        for at in strong:
             texts[at] = rf"\textbf{{{texts[at]}}}"
         lines.append("  " + " & ".join(texts) + r" \\")
     return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def as_json(table: list[Row]) -> str:
-    """JSON in full precision; a score that is not finite becomes null."""
+    """JSON in full precision, with the 95 % interval of each score; what is not finite becomes null."""
     plain = []
     for row in table:
-        values = asdict(row)
-        values |= values.pop("scores")
-        plain.append({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()})
+        values = {f.name: getattr(row, f.name) for f in fields(row) if f.name not in ("scores", "spreads", "scored_on")}
+        values |= dict(row.scores)
+        entry: dict[str, object] = {k: _finite(v) for k, v in values.items()}
+        entry["intervals"] = {name: [_finite(s.low), _finite(s.high)] for name, s in row.spreads.items()}
+        plain.append(entry)
     return json.dumps(plain, indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

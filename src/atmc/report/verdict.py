@@ -13,19 +13,19 @@ from atmc.report.report_data import ReportData, RunFacts, Scores
 
 def verdict(data: ReportData) -> tuple[str, ...]:
     """Three texts: scores of the best run, its calibration, and the doctor's warnings if there are any."""
-    best = _best(data.runs)
+    best = best_run(data.runs)
     return _scores(best, data.runs), _trust(best), *_warnings(best, data.runs)
 
 
-def _headline(run: RunFacts) -> Scores:
+def headline(run: RunFacts) -> Scores:
     return run.predictive if run.samples_weights else run.single
 
 
-def _best(runs: tuple[RunFacts, ...]) -> RunFacts:
+def best_run(runs: tuple[RunFacts, ...]) -> RunFacts:
     """The first run that none is significantly ahead of."""
 
     def behind(one: RunFacts, two: RunFacts) -> bool:
-        return _finite(_headline(one)["nll"]) > _finite(_headline(two)["nll"]) and not _level(one, two)
+        return _finite(headline(one)["nll"]) > _finite(headline(two)["nll"]) and not level_with(one, two)
 
     return next(run for run in runs if not any(behind(run, other) for other in runs))  # the lowest NLL is not behind
 
@@ -34,18 +34,18 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else math.inf
 
 
-def _who(run: RunFacts) -> str:
+def who(run: RunFacts) -> str:
     """The run's name, with its method where the name does not say it."""
     method = run.method.partition(",")[0].partition(" +")[0]
     return run.name if method.lower() in run.name.lower() else f"{method} ({run.name})"
 
 
 def _scores(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
-    scores = _headline(best)
+    scores = headline(best)
     networks = "samples" if best.is_posterior else "networks"
     how = f"averaging {best.samples} {networks}" if best.samples_weights else "with a single network"
     reached = f"{percent(scores['accuracy'])} accuracy and {scores['nll']:.3f} nats NLL"
-    text = [f"{_who(best)} reaches {reached} on {best.examples:,} {best.what}, {how}."]
+    text = [f"{who(best)} reaches {reached} on {best.examples:,} {best.what}, {how}."]
     others = [run for run in runs if run is not best]
     text += [_against(best, other) for other in others[:3]]
     if others[3:]:
@@ -57,15 +57,20 @@ def _scores(best: RunFacts, runs: tuple[RunFacts, ...]) -> str:
 
 
 def _against(best: RunFacts, other: RunFacts) -> str:
-    nll = _headline(other)["nll"]
-    lead = nll - _headline(best)["nll"]
+    nll = headline(other)["nll"]
+    lead = nll - headline(best)["nll"]
     if not _paired(best, other):
-        return f"{_who(other)} has NLL {nll:.3f} on its own {other.split} {other.noun}, which is not comparable."
+        return f"{who(other)} has NLL {nll:.3f} on its own {other.split} {other.noun}, which is not comparable."
     if not math.isfinite(lead):
-        return f"{_who(other)} has no finite NLL."
-    if _level(best, other):
-        return f"The difference to {_who(other)} (NLL {nll:.3f}) is not significant."
-    return f"Its NLL is {lead:.3f} ± {_error(best, other):.3f} lower than that of {_who(other)}."
+        return f"{who(other)} has no finite NLL."
+    if level_with(best, other):
+        return f"The difference to {who(other)} (NLL {nll:.3f}) is not significant."
+    return f"Its NLL is {lead:.3f} ± {_error(best, other):.3f} lower than that of {who(other)}."
+
+
+def paired_error(one: RunFacts, two: RunFacts) -> float | None:
+    """The standard error of the difference of two NLLs; None where the examples are not the same."""
+    return _error(one, two) if _paired(one, two) else None
 
 
 def _error(one: RunFacts, two: RunFacts) -> float:
@@ -74,9 +79,9 @@ def _error(one: RunFacts, two: RunFacts) -> float:
     return float(np.std(each) / math.sqrt(len(each)))
 
 
-def _level(one: RunFacts, two: RunFacts) -> bool:
+def level_with(one: RunFacts, two: RunFacts) -> bool:
     """Whether two runs scored on the same images do not differ significantly."""
-    lead = _headline(two)["nll"] - _headline(one)["nll"]
+    lead = headline(two)["nll"] - headline(one)["nll"]
     return _paired(one, two) and math.isfinite(lead) and (abs(lead) < 2 * _error(one, two) or lead == 0)
 
 
@@ -89,7 +94,7 @@ def _trust(run: RunFacts) -> str:
     problems = [finding for finding in run.findings[1:] or run.findings if finding.level == "problem"]
     if problems:
         return f"Do not rely on it yet: {_lower(problems[0].title)}."
-    return f"{_calibrated(run)} {_refusal(run)}"
+    return f"{calibrated(run)} {refusal(run)}"
 
 
 def _lower(title: str) -> str:
@@ -103,12 +108,12 @@ def _warnings(best: RunFacts, runs: tuple[RunFacts, ...]) -> list[str]:
         grave = [f for f in run.findings[1:] or run.findings if f.level in ("warning", "problem")]
         if grave and not (run is best and any(f.level == "problem" for f in run.findings)):
             more = f" (and {len(grave) - 1} more)" if len(grave) > 1 else ""
-            found.append(f"{_who(run)}: {_lower(grave[0].title)}{more}")
+            found.append(f"{who(run)}: {_lower(grave[0].title)}{more}")
     return [f"atmc doctor warns of {'; and of '.join(found)}."] if found else []
 
 
-def _calibrated(run: RunFacts) -> str:
-    scores = _headline(run)
+def calibrated(run: RunFacts) -> str:
+    scores = headline(run)
     gap = float(np.mean(run.bins.confidence)) - scores["accuracy"]
     error = math.sqrt(max(scores["accuracy"] * (1 - scores["accuracy"]), 1e-12) / max(run.examples, 1))
     if abs(gap) <= max(2 * error, 0.0005):  # without mistakes the error is 0, and a gap of 0.0 points is none
@@ -118,7 +123,7 @@ def _calibrated(run: RunFacts) -> str:
     return f"It is {side} by {100 * abs(gap):.1f} points (ECE {scores['ece']:.3f})."
 
 
-def _refusal(run: RunFacts) -> str:
+def refusal(run: RunFacts) -> str:
     """What rejecting the least confident tenth does to the error."""
     if len(run.risk.coverage) == 0:
         return f"There are too few {run.noun} for a risk–coverage curve."
