@@ -305,7 +305,7 @@ def default_recipe(
         # As an optimizer a sampler is SGD with rate speed² N on the mean loss: so the speed that makes it that rate.
         speed = math.sqrt(pace.rate / num_data)
         # Friction takes noise out; where there is none, less of it lets soft directions mix in fewer steps.
-        momentum, init = (0.99, "law") if batch == num_data else (0.9, "zero")
+        momentum = 0.99 if batch == num_data else 0.9
         # The paper's ratio of speeds. The limit also keeps a light thermostat from remembering a stormy start.
         moves = SamplerSection(
             name=sampler,
@@ -313,7 +313,7 @@ def default_recipe(
             speed=speed,
             max_speed=speed / 0.3,
             momentum=momentum,
-            momentum_init=init,
+            momentum_init="law" if batch == num_data else "zero",
             noise_rank=noise_rank,
         )
     return Recipe(

@@ -11,7 +11,6 @@ import pytest
 from factory import report, run
 
 from atmc.recipe.settings import Recipe, TargetSection
-from atmc.report.collect import details_of
 from atmc.report.page import GENERATOR, render
 from atmc.report.plot_style import Ink, page_svg
 from atmc.report.plots import plots
