@@ -80,6 +80,7 @@ WHOLE = 512  # examples up to which a batch is all of them: mini-batches of so f
 STEPS = 16  # steps an epoch, at least
 QUICK = 3e6  # operations of a forward pass of all data up to which the default is LONG steps, about 15 s on one core
 LONG = 32_000
+CYCLES = ("schedule.kind", "schedule.cycle_", "schedule.samples_per_cycle")  # overrides that ask for cycles
 FIRST = 500  # steps of SGD first, where every step uses all data; of a shorter run as many as it has
 NOISE_RANK = 16  # directions of the gradient noise along which friction balances it, for networks up to
 SMALL_NETWORK = 200_000  # parameters: 33 more numbers for each of them
@@ -177,7 +178,10 @@ def sample(
             pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller)
             temperature = pilots[0].temperature
             likelihood = likelihood if fixed else pilots[0].likelihood
-    if isinstance(source, str) and source != "sgd" and batch_size is None and len(train) <= WHOLE:
+    few = isinstance(source, str) and source != "sgd" and batch_size is None and len(train) <= WHOLE
+    if few and any(word.startswith(CYCLES) for word in overrides):
+        batch_size = mini_batch(len(train))  # cycles are for mini-batches
+    elif few:
         quick = epochs is None and work(model, train) * len(train) <= QUICK
         epochs = LONG if quick else STEPS * (100 if epochs is None else epochs)
         _check_longer(out, epochs)
@@ -264,7 +268,8 @@ def default_recipe(
     samples. `pace` says how fast to go, and is otherwise RATE. Where noise is learned, Adam takes the place of SGD.
     """
     pace = StepSize(RATE, RATE) if pace is None else pace
-    batch = default_batch(num_data) if batch is None else batch
+    if batch is None:
+        batch = mini_batch(num_data) if sampler == "sgd" else default_batch(num_data)
     cycle = math.ceil(epochs / min(60, max(20, epochs * num_data // batch // 200)))
     schedule = ScheduleSection(
         epochs=epochs,
@@ -378,9 +383,14 @@ def _start(start: Any, settings: Recipe) -> Literal["given", "fresh"]:
     raise InputError(f'start must be "given" (at the network\'s weights) or "fresh" (new ones), not {start!r}')
 
 
+def mini_batch(num_data: int) -> int:
+    """At least 16 steps an epoch, and batches of 64 at most."""
+    return max(1, min(64, num_data // STEPS))
+
+
 def default_batch(num_data: int) -> int:
-    """All data where they are few; else at least 16 steps an epoch, and batches of 64 at most."""
-    return num_data if num_data <= WHOLE else min(64, num_data // STEPS)
+    """All data where they are few, for a sampler."""
+    return num_data if num_data <= WHOLE else mini_batch(num_data)
 
 
 def _at(section: SamplerSection, temperature: float | None) -> SamplerSection:

@@ -79,7 +79,7 @@ def drawn(out: Path, alike: float, **more: Any) -> list[str]:
 
 
 def test_small_batches_at_high_speed_are_told_of(tmp_path: Path) -> None:
-    fast = ["sampler.speed=0.0016", "sampler.max_speed=0.006"]
+    fast = ["sampler.speed=0.0016", "sampler.max_speed=0.006", "sampler.noise_rank=0"]
     said = drawn(tmp_path / "run", 3.0, epochs=60, batch_size=8, overrides=fast)
     line = next(text for text in said if "along the noise of mini-batch gradients" in text)
     assert "pass batch_size=" in line

@@ -68,9 +68,9 @@ def test_no_crash_of_a_network_of_ones_own() -> None:
         "import torch, atmc, warnings; from torch import nn; warnings.simplefilter('ignore'); "
         "m = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 1, 2), nn.AdaptiveAvgPool2d(1), "
         "nn.Flatten(), nn.Linear(16, 2)); x = torch.randint(0, 255, (32, 3, 64, 64), dtype=torch.uint8); "
-        "p = atmc.sample(m, (x, torch.arange(32) % 2), epochs=1, progress=None); print(type(m[2]).__name__, len(p))"
+        "p = atmc.sample(m, (x, torch.arange(32) % 2), epochs=1, progress=None); print(type(m[2]).__name__)"
     )
-    assert run(program) == "Conv2d 1", "the network itself is left as it is"
+    assert run(program) == "Conv2d", "the network itself is left as it is"
 
 
 def test_the_way_around_is_the_same_function() -> None:

@@ -22,6 +22,7 @@ from atmc.diagnose.finding import Advice
 if TYPE_CHECKING:
     from atmc.diagnose.run_measurements import RunMeasurements
 
+FAR_WORSE = -1.0  # twice the cost of guessing
 LITTLE = 0.1  # of the cost of guessing: below this share saved, predictions are called guesses
 RIGHT = 0.1  # of the mistakes of guessing: as many of them avoided are as little
 LEARNED = 0.2  # saved by a warm start that has learned something
@@ -44,11 +45,11 @@ class TrainingFit:
 
     @property
     def guesses(self) -> bool:
-        """Whether samples are no better than guessing, by size."""
+        """Whether samples are no better than guessing, by size; far worse is what too large a step does."""
         right = self.accuracy > self.usual + RIGHT * (
             1 - self.usual
         )  # it may be right, and say so with little confidence
-        return self.gained(self.reached) < LITTLE and not right
+        return FAR_WORSE < self.gained(self.reached) < LITTLE and not right
 
     @property
     def warm_knew(self) -> bool:
