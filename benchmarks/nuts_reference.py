@@ -1,7 +1,7 @@
 """Reference posteriors by NUTS, against which `tests/law/test_nuts.py` holds the samplers.
 
-    python -m venv /tmp/nuts && /tmp/nuts/bin/pip install numpyro scikit-learn
-    /tmp/nuts/bin/python benchmarks/nuts_reference.py --out tests/law/nuts_reference.npz
+    python -m venv .venv-nuts && .venv-nuts/bin/pip install numpyro scikit-learn
+    .venv-nuts/bin/python benchmarks/nuts_reference.py --out tests/law/nuts_reference.npz
 
 Two posteriors, four chains each. *logistic*: breast cancer (569 examples, 30 standardised inputs and an intercept),
 Normal(0, 1) prior; mean and covariance of the weights. *network*: 1–50–1 with tanh on 60 points in two clusters with a

@@ -21,15 +21,15 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import minibatch_law
 
 REFERENCE = np.load(Path(__file__).with_name("nuts_reference.npz"))
-CHAINS, STEPS = 6, 7_000
+CHAINS, STEPS = 5, 6_000
 BIAS = 0.03  # of a standard deviation, beside four standard errors over chains
 
 
-def chains(rank: int) -> tuple[Any, Any]:
+def chains(rank: int, count: int = CHAINS) -> tuple[Any, Any]:
     """Of each chain: the mean over weights of its standard deviations' ratio to NUTS, and the stiffest variance's."""
     cov = REFERENCE["logistic_cov"]
     values, vectors = np.linalg.eigh(cov)
-    found = [minibatch_law.moments("logistic", "ATMC", rank, 1.0, STEPS, seed)["second"] for seed in range(CHAINS)]
+    found = [minibatch_law.moments("logistic", "ATMC", rank, 1.0, STEPS, seed)["second"] for seed in range(count)]
     ratios = np.array([np.mean(np.diagonal(second) / np.diagonal(cov)) for second in found])
     stiff = np.array([vectors[:, 0] @ second @ vectors[:, 0] / values[0] for second in found])
     return ratios, stiff
@@ -51,7 +51,7 @@ def test_logistic_regression_with_mini_batches_is_nuts() -> None:
 
 
 def test_thermostats_alone_are_far_off_there() -> None:
-    ratios, stiff = chains(0)
+    ratios, stiff = chains(0, 3)
     assert stiff.mean() > 3
     assert ratios.mean() < 0.85
 
