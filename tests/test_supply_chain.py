@@ -95,7 +95,7 @@ def test_the_pythons_that_are_claimed_are_locked():
     assert project["requires-python"] == f">={claimed[0]}"
     others = re.search(r"^OTHERS = (.*?)  #", (ROOT / ".ci" / "lock.py").read_text(), re.MULTILINE)
     assert others is not None
-    assert tuple(claimed[1:]) == ast.literal_eval(others[1])
+    assert set(claimed[1:]) <= set(ast.literal_eval(others[1]))  # one may be locked before it has passed the tests
 
 
 OFFLINE = """
