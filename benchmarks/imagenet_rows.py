@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from atmc.common.errors import RunError
-from atmc.data import load
+from atmc.data import load, open_source
 from atmc.engine import run
 from atmc.engine.sample_predictions import Evaluator
 from atmc.posterior import metrics
@@ -211,7 +211,9 @@ def ood(
     other = SETS[name].other
     if other is None:
         return None
-    data = load(options.data.get(other, SETS[other].data), "test", recipe.data.root)
+    inside = load(recipe.data.name, "test", recipe.data.root)  # the network expects these statistics
+    source = open_source(options.data.get(other, SETS[other].data), "test", recipe.data.root)
+    data = source.in_memory((inside.mean, inside.std))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build_model(recipe, data.shape, probs.shape[2])
     evaluator = Evaluator(model, build_likelihood(recipe), {other: data}, device, recipe.run.evaluate_batch)
