@@ -92,8 +92,13 @@ def make_schedule(recipe: Recipe, num_data: int) -> Schedule:
 def _cycle_ends(plan: ScheduleSection, steps: int, since: StepsFor) -> list[int]:
     if plan.kind != "cyclic" or not plan.cycle_epochs:
         return [steps]
-    ends = [since(e) for e in range(plan.cycle_epochs, plan.epochs + 1, plan.cycle_epochs)]
+    ends = [since(k * plan.cycle_epochs) for k in range(1, math.floor(plan.epochs / plan.cycle_epochs + 1e-9) + 1)]
     return ends if ends[-1] == steps else [*ends, steps]  # a last cycle may be cut short by the run's end
+
+
+def _last_is_whole(plan: ScheduleSection) -> bool:
+    cycles = plan.epochs / (plan.cycle_epochs or plan.epochs)
+    return abs(cycles - round(cycles)) < 1e-9
 
 
 def _phase(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
@@ -101,7 +106,7 @@ def _phase(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) 
     assert plan.cycle_epochs
     starts = torch.tensor([0, *ends[:-1]], dtype=torch.float64)
     length = torch.tensor(ends, dtype=torch.float64) - starts
-    if plan.epochs % plan.cycle_epochs:  # the one cut short goes at the pace of a whole one
+    if not _last_is_whole(plan):  # the one cut short goes at the pace of a whole one
         length[-1] = since(plan.cycle_epochs)
     t = torch.arange(steps, dtype=torch.float64)
     which = torch.bucketize(t, torch.tensor(ends, dtype=torch.float64), right=True)
@@ -171,7 +176,7 @@ def _sampling_times(plan: ScheduleSection, steps: int, ends: list[int], since: S
         return times
     if plan.kind == "cyclic":
         # "Collecting after 150 epochs" with cycles of 50 means that the cycle ending at 200 is the first to give one.
-        whole = ends if plan.epochs % (plan.cycle_epochs or 1) == 0 else ends[:-1]
+        whole = ends if _last_is_whole(plan) else ends[:-1]
         times = [time for end in whole for time in _of_cycle(plan, end, since) if time > burn_in]
         explores = _explores(plan, steps, ends, since)
         if early := [time for time in times if explores[time - 1]]:  # by rounding, where an epoch is a step or two

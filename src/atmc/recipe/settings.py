@@ -123,7 +123,7 @@ class ScheduleSection:
 
     epochs: int = 100  # of each chain
     kind: Literal["cyclic", "cosine", "constant", "step"] = "cyclic"  # course of the step size
-    cycle_epochs: int | None = None  # cyclic: length of a cycle
+    cycle_epochs: int | float | None = None  # cyclic: length of a cycle, which may end within an epoch
     burn_in_epochs: int = 0  # samples are taken after this epoch
     sample_every_steps: int | None = None  # otherwise one sample at each cycle's end, or at the run's
     samples_per_cycle: int = 1  # cyclic: the last one at its end, the others before it
