@@ -35,6 +35,7 @@ from atmc.storage.run_directory import RunDir
 ROOT = Path(__file__).parents[1]
 TRAIN, CYCLE = 40_960, 5_000
 S02, S05, S2 = 0.02**0.5, 0.05**0.5, 0.2**0.5  # standard deviations of the priors
+LOOKS = {"sampler.mass_looks": 3, "schedule.burn_in_epochs": 63}  # over two cycles, which give no samples
 
 # Name: recipe, and what differs from it.
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -58,8 +59,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-fast30": ("atmc", {"sampler.lr": 0.002, "sampler.friction": 30.0}),
     "atmc-slow": ("atmc", {"sampler.lr": 0.0005}),
     "atmc-floor": ("atmc", {"schedule.lr_floor": 0.1}),
-    "atmc-mass": ("atmc", {"sampler.mass_from": "tensor"}),
-    "atmc-mass-element": ("atmc", {"sampler.mass_from": "element"}),
+    "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
+    "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
     "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),
     "atmc-chains4": ("atmc", {"chains": 4}),  # of a quarter of the steps each
     "atmc-batch1024": ("atmc", {"data.batch_size": 1024}),  # a quarter of the steps: as many examples
@@ -83,9 +84,9 @@ def recipe_of(name: str, seed: int, steps: int, precision: str, dry: bool) -> Re
         values["data"]["batch_size"], steps = batch, 12 * cycle
         values["model"] |= {"depth": 8, "width": 4}
         values["run"] |= {"log_steps": 5, "device": "cpu", "threads": 1}
-        values["sampler"]["look_batches"] = 4
-        if values["sampler"].get("mass_from") is None:
-            del values["sampler"]["look_batches"]
+        if "mass_from" in values["sampler"]:
+            values["sampler"]["look_batches"] = 4
+            plan["burn_in_epochs"] = 3
     of_batches = batch * (8 if dry else 1) / 256  # a larger batch makes fewer steps, with as many examples
     each = steps / of_batches / values.get("chains", 1)
     plan["epochs"] = math.ceil(each * batch / train - 1e-9)

@@ -32,6 +32,7 @@ class Schedule:
     sample_after: tuple[int, ...]  # rising; k means: once k steps are done
     cycle_ends: tuple[int, ...]  # rising, the last is the last step; one only where nothing cycles
     steps_per_epoch: float
+    look_again: tuple[int, ...] = ()  # rising: where masses are measured once more, before the step of that number
 
     @property
     def steps(self) -> int:
@@ -46,9 +47,9 @@ class Schedule:
         return min(bisect.bisect_right(self.cycle_ends, done), len(self.cycle_ends) - 1)
 
     def next_stop(self, done: int) -> int:
-        """The first sampling time, end of a cycle or change of phase after `done` steps, or the end."""
+        """The first sampling time, end of a cycle, measurement or change of phase after `done` steps, or the end."""
         stops = [self.steps]
-        for times in (self.sample_after, self.cycle_ends):
+        for times in (self.sample_after, self.cycle_ends, self.look_again):
             at = bisect.bisect_right(times, done)
             stops += times[at : at + 1]
         if done < self.warm_steps:
@@ -77,6 +78,8 @@ def make_schedule(recipe: Recipe, num_data: int) -> Schedule:
     factor = _factor(plan, steps, ends, since)
     lr = factor * recipe.sampler.lr
     temperature = _temperature(plan, factor, ends, since) * recipe.sampler.temperature
+    looks = recipe.sampler.mass_looks - 1
+    burn_in = since(plan.burn_in_epochs)
     # The warm start descends along one cosine, so that the sampler takes over from a network at rest.
     descent = 0.5 * (1 + torch.cos(math.pi * torch.arange(warm, dtype=torch.float64) / max(1, warm)))
     return Schedule(
@@ -86,6 +89,7 @@ def make_schedule(recipe: Recipe, num_data: int) -> Schedule:
         sample_after=tuple(warm + k for k in _sampling_times(plan, steps, ends, since)),
         cycle_ends=tuple(warm + k for k in ends),
         steps_per_epoch=num_data / recipe.data.batch_size,
+        look_again=tuple(sorted({warm + max(1, burn_in * k // looks) for k in range(1, looks + 1)})),
     )
 
 

@@ -78,7 +78,8 @@ class SamplerSection:
     thermostat_follows_step: bool = True  # and the temperature, and rests at T = 0; the paper's does not
     thermostat_from_noise: bool = False  # start it at its equilibrium, from the gradient's measured variance
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
-    look_batches: int = 64  # batches for these two measurements, before the first step
+    mass_looks: int = 1  # how often masses are measured: first of all, then evenly up to the end of burn-in
+    look_batches: int = 64  # batches of such a measurement, during which nothing moves
     noise_rank: int = 0  # directions of the gradient noise that friction balances; batches are then independent
     momentum_init: Literal["zero", "law"] = "zero"  # law: drawn at temperature T
     integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"  # of momenta
