@@ -59,6 +59,13 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-fast30": ("atmc", {"sampler.lr": 0.002, "sampler.friction": 30.0}),
     "atmc-slow": ("atmc", {"sampler.lr": 0.0005}),
     "atmc-floor": ("atmc", {"schedule.lr_floor": 0.1}),
+    "atmc-follow": ("atmc", {"sampler.friction_follows_step": True}),  # cools the gradient's noise as cycles end
+    "atmc-fast-follow": ("atmc", {"sampler.lr": 0.002, "sampler.friction_follows_step": True}),
+    "atmc-follow10": ("atmc", {"sampler.friction": 10.0, "sampler.friction_follows_step": True}),
+    "atmc-05-follow": (
+        "atmc",
+        {"target.prior_scale": S05, "sampler.friction": 2 / S05, "sampler.friction_follows_step": True},
+    ),
     "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
     "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
     "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),

@@ -70,6 +70,7 @@ class SamplerSection:
     momentum: float | None = None  # e^(-D lr) of a sampler; the momentum of SGD
     mass: float | None = None  # m, in place of a speed
     friction: float | None = None  # D, the least friction, in place of a momentum
+    friction_follows_step: bool = False  # D rises as the step size falls, so that every step leaves as much momentum
     speed_limit: float | None = None  # c, in place of a max_speed
     temperature: float = 1.0  # T: 1 is the Bayes posterior, 0 is SGD
     inertia: float | None = None  # mu; not set: T/(D/3)^2, at most 1; the paper has 1

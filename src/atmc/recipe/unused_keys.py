@@ -112,6 +112,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
         "max_speed",
         "mass",
         "friction",
+        "friction_follows_step",
         "speed_limit",
         "mass_from",
         "momentum_init",
