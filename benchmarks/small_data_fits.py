@@ -190,17 +190,23 @@ def _laplace(name: str, data: Split, split: int) -> tuple[dict[str, float], dict
     y = data.y.double()
     center, spread = y.mean(), y.std(unbiased=False)
     t = ((y - center) / spread).float()[:, None]
-    batch = min(len(data.x), 512)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data.x, t), batch_size=batch, shuffle=True)
-    model = network(data.x.shape[1], 1, HIDDEN[name], split)
-    epochs = max(50, min(1000, 20_000 * batch // len(data.x)))
+    batch, steps = min(len(data.x), 256), 4000  # as for a member of the ensemble
+    whole = torch.utils.data.TensorDataset(data.x, t)
+    order = torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(whole), batch, drop_last=False)
+    loader: Any = torch.utils.data.DataLoader(whole, batch_size=None, sampler=order)
+    torch.manual_seed(split)
+    epochs = max(20, steps // len(order))
     la, _, _, _ = marglik_training(
-        model=model,
+        model=network(data.x.shape[1], 1, HIDDEN[name], split),
         train_loader=loader,
         likelihood="regression",
         hessian_structure="kron",
         n_epochs=epochs,
+        n_epochs_burnin=epochs // 10,
+        marglik_frequency=max(1, epochs // 200),
         optimizer_kwargs={"lr": 1e-2},
+        scheduler_cls=torch.optim.lr_scheduler.CosineAnnealingLR,
+        scheduler_kwargs={"T_max": epochs * len(order)},
         prior_structure="layerwise",
     )
     with torch.no_grad():
