@@ -19,7 +19,7 @@ from atmc.target.likelihoods import Categorical, Heteroscedastic
 from small_data_sets import HIDDEN, RANDOM, Split
 
 MEMBERS = 5
-CHOICE = "choice"  # not a fit: which of these rows is best on a held-out fifth, by pilots of a quarter of the steps
+CHOICE = "choice"  # not a fit: which of these rows is best on a held-out fifth, by short pilots
 CHOOSES = ("atmc", "atmc-heteroscedastic")
 # Rows of `atmc.sample`: what is passed beside network, data and epochs.
 SAMPLED: dict[str, dict[str, Any]] = {
@@ -28,9 +28,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "atmc-heteroscedastic": {"likelihood": "heteroscedastic"},
     "atmc-student-t": {"likelihood": "student-t"},
 }
-STEPS = 20_000  # of a chain of a regression, about
-CLASS_STEPS, CLASS_BATCH = 5_000, 64  # of a classification
-RANDOM_STEPS = 2_000  # of a random network
+PILOT = 4_000  # steps of a chain of `choice`, about; fits of the other rows have the length that is the default
 
 
 def network(inputs: int, outputs: int, hidden: int, seed: int) -> nn.Sequential:
@@ -63,15 +61,12 @@ def fit(name: str, row: str, data: Split, split: int, settings: dict[str, Any]) 
 
 
 def _sampled(name: str, row: str, data: Split, split: int, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    how = {**SAMPLED[row], **{key: value for key, value in settings.items() if key not in ("steps", "batch")}}
-    count = len(data.x)
-    batch = min(count, settings.get("batch") or (batch_of(count) if name in HIDDEN else CLASS_BATCH))
-    usual = STEPS if name in HIDDEN else RANDOM_STEPS if name == RANDOM else CLASS_STEPS
-    epochs = max(20, round(settings.get("steps", usual) * batch / count))
+    how = {**SAMPLED[row], **{key: value for key, value in settings.items() if key != "steps"}}
+    if "steps" in settings:
+        how["epochs"] = max(1, settings["steps"] // max(16, len(data.x) // 64))
     model = _network(name, data, 2 if how.get("likelihood") == "heteroscedastic" else 1, split)
-    given = (data.x, data.y)
-    posterior = atmc.sample(model, given, epochs=epochs, batch_size=batch, seed=split, progress=None, **how)
-    more: dict[str, Any] = {"samples": len(posterior), "epochs": epochs, "batch": batch}
+    posterior = atmc.sample(model, (data.x, data.y), seed=split, progress=None, **how)
+    more: dict[str, Any] = {"samples": len(posterior)}
     if posterior.pilots:
         more["pilots"] = list(posterior.pilots)
     if name in HIDDEN:
@@ -82,7 +77,7 @@ def _sampled(name: str, row: str, data: Split, split: int, settings: dict[str, A
 def _choice(name: str, data: Split, split: int) -> dict[str, Any]:
     """The NLL of short fits on the held-out fifth that `data` has as its test part."""
     began = time.perf_counter()
-    tried = {row: fit(name, row, data, split, {"steps": STEPS // 4})["nll"] for row in CHOOSES}
+    tried = {row: fit(name, row, data, split, {"steps": PILOT})["nll"] for row in CHOOSES}
     best = min(tried, key=lambda row: tried[row])
     spent = time.perf_counter() - began
     return {
@@ -94,11 +89,6 @@ def _choice(name: str, data: Split, split: int) -> dict[str, Any]:
         "seconds": spent,
         "warnings": [],
     }
-
-
-def batch_of(count: int) -> int:
-    """All examples of a small set at once, else 1,000."""
-    return count if count <= 2000 else 1000
 
 
 def _network(name: str, data: Split, outputs: int, seed: int) -> nn.Module:
