@@ -45,6 +45,7 @@ from atmc.engine.schedule import make_schedule
 from atmc.engine.step_size_search import StepSize, find_step_size
 from atmc.engine.torch_settings import numerics
 from atmc.nn.parts import fixed_part, names_of, with_only
+from atmc.nn.several_inputs import taking
 from atmc.nn.strided import without_crash_
 from atmc.recipe.build import build_likelihood, build_prior, start_weights
 from atmc.recipe.settings import (
@@ -157,7 +158,10 @@ def sample(
     check_call(model, epochs, out)
     source = _source(sampler, recipe)
     overrides = override_words(overrides)
-    train = whole = suited(model, examples(data))
+    train = examples(data)
+    if train.layout is not None:
+        model = taking(model, train.layout)
+    train = whole = suited(model, train)
     say_if_augmented(train)
     if batch_size is None and recipe is None:
         batch_size = loader_batch(data)
@@ -228,8 +232,8 @@ def sample(
         )
         walker = start_weights(own, about, 0)
         found = _pace(walker, train, about, kind, batch, pick_device(place), teller, law)
-        learned = isinstance(law, LocationScale)
-        settings = _settings(source, train, epochs, overrides, found, rank, learned, batch_size)
+        fit = first_fit.steps_of(own, len(train)) if isinstance(law, LocationScale) else 0
+        settings = _settings(source, train, epochs, overrides, found, rank, fit, batch_size)
     settings = dataclasses.replace(
         settings,
         chains=settings.chains if chains is None else chains,
@@ -264,14 +268,15 @@ def default_recipe(
     epochs: int = 100,
     pace: StepSize | None = None,
     noise_rank: int = 0,
-    learned_noise: bool = False,
+    fit_steps: int = 0,
     batch: int | None = None,
 ) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
     A tenth as many epochs of SGD come first: thermostats that meet the storm of the first steps remember it for long.
     Then there are 20 cycles, or as many of 200 steps as there is time for, up to 60; those after the first third give
-    samples. `pace` says how fast to go, and is otherwise RATE. Where noise is learned, Adam takes the place of SGD.
+    samples. `pace` says how fast to go, and is otherwise RATE. Where noise is learned, Adam takes the place of SGD,
+    with at most `fit_steps` steps.
     """
     pace = StepSize(RATE, RATE) if pace is None else pace
     if batch is None:
@@ -290,11 +295,11 @@ def default_recipe(
         schedule = dataclasses.replace(
             schedule, kind="constant", cycle_epochs=None, sample_every_steps=every, warm_start_epochs=warm
         )
-    if learned_noise:
+    if fit_steps:
         schedule = dataclasses.replace(
             schedule,
             warm_start_optimizer="adam",
-            warm_start_epochs=min(first_fit.EPOCHS, epochs) if batch == num_data else first_fit.warm_epochs(epochs),
+            warm_start_epochs=first_fit.warm_epochs(epochs, fit_steps, batch == num_data),
             warm_start_lr=first_fit.LR,
         )
     if sampler == "sgd":
@@ -357,14 +362,14 @@ def _settings(
     overrides: Sequence[str],
     pace: StepSize | None = None,
     noise_rank: int = 0,
-    learned_noise: bool = False,
+    fit_steps: int = 0,
     batch: int | None = None,
 ) -> Recipe:
     if isinstance(source, Recipe):
         base = source
     elif isinstance(source, str):
         length = epochs if epochs is not None else 100
-        base = default_recipe(source, len(train), length, pace, noise_rank, learned_noise, batch)
+        base = default_recipe(source, len(train), length, pace, noise_rank, fit_steps, batch)
     else:
         from atmc.storage.run_recipe import load_recipe_or_run
 
