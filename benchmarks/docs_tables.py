@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from hmc_pages import BLOCKS as OF_HMC
 from network_pages import BLOCKS as OF_NETWORKS
 from pages import ROOT, fill, fill_pages, markdown, pages
 
@@ -197,6 +198,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed predict": predictions,
     "law regressions": minibatch_regressions,
     "law digits": minibatch_digits,
+    **OF_HMC,
     **OF_NETWORKS,
 }
 
