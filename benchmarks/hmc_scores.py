@@ -78,10 +78,10 @@ def projections(run: RunDir) -> tuple[list[str], Floats, Floats]:
     names: list[str] = []
     rows, sizes = [], []
     for sample in run.bank:
-        names = list(sample)
+        names = sorted(sample)  # files have them in any order
         row, size = [], []
-        for name, tensor in sample.items():
-            flat = tensor.double().reshape(-1)
+        for name in names:
+            flat = sample[name].double().reshape(-1)
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
             signs = torch.randint(0, 2, (PROJECTIONS, flat.numel()), generator=generator).double() * 2 - 1
             row.append((signs @ flat / math.sqrt(flat.numel())).numpy())
