@@ -57,7 +57,7 @@ def main() -> None:
         "device": place,
         "torch": torch.__version__,
         "sgd_steps": options.steps,
-        "loss": float(loss),
+        "loss": float(loss.detach()),
         "gradient": size(exact[0]),
         "noise": size(noise),
         "bf16_error": size(error),
