@@ -24,7 +24,7 @@ from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
 from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
-from atmc.samplers import Sampler, noise_friction
+from atmc.samplers import Sampler, noise_friction, noise_rows
 from atmc.storage.state_packing import cloned
 from atmc.target import Potential
 
@@ -211,7 +211,7 @@ class DeviceLoop:
         if self.stream is None or not isinstance(sampler, Sampler) or not sampler.noise_rank:
             return
         steps = done - self.schedule.warm_steps
-        if steps % noise_friction.EVERY == 0:
+        if steps % noise_rows.EVERY == 0:
             noise_friction.update(sampler, steps)
 
     def changing(self) -> dict[str, Tensor]:
