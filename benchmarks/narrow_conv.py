@@ -1,10 +1,11 @@
 """Do our kernels for 3×3 convolutions with few channels pay? Of ResNet-20-FRN at batch 256, bf16, channels-last.
 
-    python benchmarks/narrow_conv.py check layers step [--sweep]
+    python benchmarks/narrow_conv.py floor check layers step [--sweep]
 
-`check` compares them with float64. `layers` has the microseconds of each way of each kind of layer, cuDNN's (with its
-search) and ours, and what memory alone would take; `--sweep` tries other launches. `step` has the whole training step
-with and without them, and its slowest kernels. A minute on an H200.
+`floor` counts bytes and operations of a whole step, on any machine. `check` compares the kernels with float64. `layers`
+has the microseconds of each way of each kind of layer, cuDNN's (with its search) and ours, and what memory alone would
+take; `--sweep` tries other launches. `step` has the whole training step with and without them, and its slowest kernels.
+A minute on an H200.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from atmc.nn import build, narrow_conv
-from atmc.nn.kernels import conv_op
+from atmc.nn.norm_functions import HAS_TRITON
 from graph_timing import milliseconds, recorded, slowest, take_turns
+
+if HAS_TRITON:
+    from atmc.nn.kernels import conv_op
 
 LAYERS = {16: (32, 6), 32: (16, 5), 64: (8, 5)}  # channels: pixels a side, how many such layers
 BATCH = 256
@@ -50,6 +54,38 @@ def check() -> None:
         print(f"{channels} channels: off by {off[0]:.1e}, {off[1]:.1e}, {off[2]:.1e}", flush=True)
         assert max(off) < 4e-3, "more than bf16's rounding"
         assert torch.equal(got[2], again), "two runs differ"
+
+
+def floor() -> None:
+    """What every layer has to read and write at least once a pass, in bf16, and its multiplications and additions.
+
+    Passes over a layer's output: convolution 2 (input, output), normalisation 2, its gradient 3, data gradient 2,
+    weight gradient 2; where a shortcut is added one more forward and two more backward.
+    """
+    model = build("resnet-frn")
+    seen: dict[tuple[int, int, int], list[float]] = {}
+
+    def note(module: torch.nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
+        x, weight = given[0], module.conv.weight  # type: ignore[union-attr]
+        before, after = 2 * x[0].numel() * BATCH, 2 * y[0].numel() * BATCH
+        shortcut = 3 * after if len(given) > 2 and given[2] is not None else 0
+        work = 6 * weight.numel() * y[0, 0].numel() * BATCH  # type: ignore[union-attr, operator]
+        row = seen.setdefault(tuple(y.shape[1:]), [0, 0.0, 0.0])  # type: ignore[arg-type]
+        for place, value in enumerate((1, 3 * before + 8 * after + shortcut, work)):
+            row[place] += value
+
+    for module in model.modules():
+        if type(module).__name__ == "ConvNormAct":
+            module.register_forward_hook(note)
+    with torch.no_grad():
+        model(torch.zeros(1, 3, 32, 32))
+    whole = [sum(row[place] for row in seen.values()) for place in range(3)]
+    for shape, (count, size, work) in [*seen.items(), (("all",), whole)]:
+        print(
+            f"{'×'.join(map(str, shape)):10} {count:.0f} layers: {size / 1e6:6.0f} MB, "
+            f"{size / BANDWIDTH / 1e3:4.0f} µs at {BANDWIDTH / 1e3:g} TB/s; "
+            f"{work / 1e9:5.1f} GFLOP, {work / 790e6:4.0f} µs at 790 TFLOP/s"
+        )
 
 
 def microseconds(work: Callable[[], object]) -> float:
@@ -127,12 +163,12 @@ def step() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="+", choices=["check", "layers", "step"])
+    parser.add_argument("parts", nargs="+", choices=["floor", "check", "layers", "step"])
     parser.add_argument("--sweep", action="store_true")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     for part in options.parts:
-        {"check": check, "layers": lambda: layers(options.sweep), "step": step}[part]()
+        {"floor": floor, "check": check, "layers": lambda: layers(options.sweep), "step": step}[part]()
 
 
 if __name__ == "__main__":
