@@ -72,6 +72,14 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
     "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
     "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),
+    "atmc-follow-noise32": ("atmc", {"sampler.friction_follows_step": True, "sampler.noise_rank": 32}),
+    "atmc-slow-follow": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True}),
+    "atmc-slow-follow-noise32": (
+        "atmc",
+        {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, "sampler.noise_rank": 32},
+    ),
+    "atmc-constant-noise32": ("atmc-constant", {"sampler.noise_rank": 32}),
+    "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
     "atmc-chains4": ("atmc", {"chains": 4}),  # of a quarter of the steps each
     "atmc-batch1024": ("atmc", {"data.batch_size": 1024}),  # a quarter of the steps: as many examples
 }
