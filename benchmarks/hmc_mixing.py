@@ -34,7 +34,8 @@ def of_row(path: Path) -> dict[str, Any]:
     keep = later(chains)
     each = kept["traces"][keep].astype(np.float64).T
     found = mixing_of(each, -each.mean(0), chains[keep].tolist(), 200, 0)
-    along, names = kept["projections"], kept["tensors"]
+    # Rows measured before projections were sorted by name came without them.
+    along, names = (kept["projections"], kept["tensors"]) if "projections" in kept else (np.empty(0), [])
     lags: dict[str, float] = {}
     for index, name in enumerate(names):
         values = [autocorrelation(along[keep & (chains == c), index], (1,)).get("1") for c in np.unique(chains)]

@@ -53,18 +53,20 @@ def measured() -> str:
 
 def temperatures() -> str:
     """What the thermometers say: all parameters, and along the gradient noise, by how far a cycle has come."""
-    keys = ("kinetic_temperature", *(f"noise_temperature_{part}" for part in ("start", "middle", "end")))
+    keys = ("kinetic_temperature", "noise_temperature", "noise_temperature_start", "noise_temperature_end")
     table = []
     for seeds in rows().values():
         first = seeds[0]
         if "kinetic_temperature" not in first:
             continue
-        values = [f"{first[key]:.2f}" if key in first else "–" for key in keys]
+        values = [f"{first[key]:.3g}" if key in first else "–" for key in keys]
         name = f"{first['row']}, {first['gradients']:,} gradients"
         table.append([name, f"{first['training_loss']:.3f}", *values, f"{first['ms_per_step']:.2f}"])
     if not table:
         return NOTHING
-    return markdown(["our row", "training loss", "kinetic T", "noise T, start", "middle", "end", "ms a step"], table)
+    return markdown(
+        ["our row", "training loss", "kinetic T", "noise T", "at the start", "at the end", "ms a step"], table
+    )
 
 
 def figure_line() -> str:

@@ -174,12 +174,13 @@ def summary(run: RunDir, cycle: int | None) -> tuple[dict[str, Any], dict[str, A
             "singles": singles(probs, labels),
             "chains": agreement_of_chains(probs, owners),
         }
-        kept |= {f"{split}_mean": probs.mean(0, dtype=np.float64).astype(np.float32), f"{split}_labels": labels}
+        mean = probs.mean(0, dtype=np.float64).astype(np.float16)
+        kept |= {f"{split}_mean": mean, f"{split}_labels": labels.astype(np.uint8)}
         kept[f"{split}_probs"] = probs.astype(np.float16)
         if split == "validation":
             some = np.linspace(0, len(labels) - 1, min(TRACED, len(labels))).round().astype(int)
             logp = np.log(np.maximum(probs[:, some, labels[some]], FLOOR))
-            kept["traces"] = logp.astype(np.float32)
+            kept["traces"] = logp.astype(np.float16)
             one = logp[owners == owners[0]].astype(np.float64)
             found["autocorrelation"] = autocorrelation(one[int(BURN_IN * len(one)) :])
     names, along, rms = projections(run)
