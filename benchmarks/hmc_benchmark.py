@@ -37,6 +37,12 @@ TRAIN, CYCLE = 40_960, 5_000
 S02, S05, S2 = 0.02**0.5, 0.05**0.5, 0.2**0.5  # standard deviations of the priors
 LOOKS = {"sampler.mass_looks": 3, "schedule.burn_in_epochs": 63}  # over two cycles, which give no samples
 
+
+def scaled(prior: float) -> dict[str, float]:
+    """ATMC with another prior: before FRN only directions count, so step size and 1/friction go with the prior."""
+    return {"target.prior_scale": prior, "sampler.lr": 0.001 * prior / S2, "sampler.friction": 2 / prior}
+
+
 # Name: recipe, and what differs from it.
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     # As published: the first is to be reproduced before anything else is believed.
@@ -47,8 +53,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     # ATMC with HMC's prior, variance 1/5, and with those of published rows.
     "atmc": ("atmc", {}),
     "atmc-constant": ("atmc-constant", {}),
-    "atmc-05": ("atmc", {"target.prior_scale": S05, "sampler.friction": 2 / S05}),
-    "atmc-02": ("atmc", {"target.prior_scale": S02, "sampler.friction": 2 / S02}),
+    "atmc-05": ("atmc", scaled(S05)),
+    "atmc-02": ("atmc", scaled(S02)),
     # One lever each, against "atmc" or "atmc-as-sghmc".
     "atmc-as-sghmc": ("sghmc", {"sampler.name": "atmc"}),  # SGHMC's published setting, with thermostats
     "sghmc-2": ("sghmc", {"target.prior_scale": S2}),
@@ -62,13 +68,18 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-follow": ("atmc", {"sampler.friction_follows_step": True}),  # cools the gradient's noise as cycles end
     "atmc-fast-follow": ("atmc", {"sampler.lr": 0.002, "sampler.friction_follows_step": True}),
     "atmc-follow10": ("atmc", {"sampler.friction": 10.0, "sampler.friction_follows_step": True}),
-    "atmc-05-follow": (
-        "atmc",
-        {"target.prior_scale": S05, "sampler.friction": 2 / S05, "sampler.friction_follows_step": True},
-    ),
+    "atmc-05-follow": ("atmc", {**scaled(S05), "sampler.friction_follows_step": True}),
     "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
     "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
     "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),
+    "atmc-follow-noise32": ("atmc", {"sampler.friction_follows_step": True, "sampler.noise_rank": 32}),
+    "atmc-slow-follow": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True}),
+    "atmc-slow-follow-noise32": (
+        "atmc",
+        {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, "sampler.noise_rank": 32},
+    ),
+    "atmc-constant-noise32": ("atmc-constant", {"sampler.noise_rank": 32}),
+    "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
     "atmc-chains4": ("atmc", {"chains": 4}),  # of a quarter of the steps each
     "atmc-batch1024": ("atmc", {"data.batch_size": 1024}),  # a quarter of the steps: as many examples
 }

@@ -78,10 +78,10 @@ def projections(run: RunDir) -> tuple[list[str], Floats, Floats]:
     names: list[str] = []
     rows, sizes = [], []
     for sample in run.bank:
-        names = list(sample)
+        names = sorted(sample)  # files have them in any order
         row, size = [], []
-        for name, tensor in sample.items():
-            flat = tensor.double().reshape(-1)
+        for name in names:
+            flat = sample[name].double().reshape(-1)
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
             signs = torch.randint(0, 2, (PROJECTIONS, flat.numel()), generator=generator).double() * 2 - 1
             row.append((signs @ flat / math.sqrt(flat.numel())).numpy())
@@ -174,12 +174,13 @@ def summary(run: RunDir, cycle: int | None) -> tuple[dict[str, Any], dict[str, A
             "singles": singles(probs, labels),
             "chains": agreement_of_chains(probs, owners),
         }
-        kept |= {f"{split}_mean": probs.mean(0, dtype=np.float64).astype(np.float32), f"{split}_labels": labels}
+        mean = probs.mean(0, dtype=np.float64).astype(np.float16)
+        kept |= {f"{split}_mean": mean, f"{split}_labels": labels.astype(np.uint8)}
         kept[f"{split}_probs"] = probs.astype(np.float16)
         if split == "validation":
             some = np.linspace(0, len(labels) - 1, min(TRACED, len(labels))).round().astype(int)
             logp = np.log(np.maximum(probs[:, some, labels[some]], FLOOR))
-            kept["traces"] = logp.astype(np.float32)
+            kept["traces"] = logp.astype(np.float16)
             one = logp[owners == owners[0]].astype(np.float64)
             found["autocorrelation"] = autocorrelation(one[int(BURN_IN * len(one)) :])
     names, along, rms = projections(run)

@@ -77,3 +77,4 @@ def test_a_row_stops_in_time_and_resumes(tmp_path: Path) -> None:
     assert heats
     assert all(0.05 < heat < 2.0 for heat in heats)  # momenta start at 0, and the run is short
     assert set(layers) == set(kept["tensors"])
+    assert (kept["rms"].max(0) < 0.1 + 2 * kept["rms"].min(0)).all()  # each column is one tensor, in every sample

@@ -193,8 +193,6 @@ def _samples_of_cycle(plan: ScheduleSection) -> Iterator[str]:
 
 def _sampler(recipe: Recipe) -> Iterator[str]:
     sampler, plan = recipe.sampler, recipe.schedule
-    if sampler.friction_follows_step and sampler.noise_rank:
-        yield "sampler.friction_follows_step and sampler.noise_rank do not go together: leave one out"
     if sampler.mass_looks > 1 and not plan.burn_in_epochs:
         yield (
             f"sampler.mass_looks = {sampler.mass_looks} measures masses until burn-in ends, and "
