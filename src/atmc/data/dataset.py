@@ -33,6 +33,7 @@ class ImageData:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     digest: str
+    layout: Any = None  # where the images are several inputs of a network, packed (`atmc.common.packed_inputs`)
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):

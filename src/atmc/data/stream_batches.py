@@ -7,6 +7,7 @@ batch of a step does not depend on the number of workers or on where the run was
 from __future__ import annotations
 
 import copy
+import gc
 import signal
 import warnings
 from collections.abc import Iterator
@@ -70,9 +71,14 @@ class _Reader(Dataset[object]):
         return torch.from_numpy(np.stack(images)), self._source.labels[torch.from_numpy(index)], skipped
 
 
-def _ignore_interrupt(worker: int) -> None:
-    """Ctrl-C is for the run: a worker that died of it would turn a clean stop into an error."""
+def begin_worker(worker: int) -> None:
+    """What a worker does first, so that nothing of the process it was forked from can end it.
+
+    Ctrl-C is for the run: a worker that died of it would turn a clean stop into an error. Garbage of the run may own
+    CUDA memory, events or graphs, and to free those in a forked process is an error, so a worker collects only its own.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
 
 
 class WorkerDiedError(RunError):
@@ -109,7 +115,7 @@ class _Pipe:
             num_workers=self._workers,
             prefetch_factor=self._prefetch if self._workers else None,
             pin_memory=self._side is not None,
-            worker_init_fn=_ignore_interrupt,
+            worker_init_fn=begin_worker,
             timeout=PATIENCE if self._workers else 0.0,
             generator=torch.Generator(),  # the loader seeds its workers from this instead of moving the global one
         )
