@@ -130,9 +130,6 @@ def compare(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column of a table to predict; default the last.")
     ] = None,
-    noise: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Noise of a table's target, in its own units.")
-    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one setting of a recipe.")
     ] = None,
@@ -150,7 +147,6 @@ def compare(
     return verb(
         source,
         target=target,
-        noise=noise,
         settings=settings or [],
         epochs=epochs,
         methods=method or [],
