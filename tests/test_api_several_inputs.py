@@ -64,7 +64,7 @@ def test_packed_inputs_come_apart_as_they_were() -> None:
     assert all(torch.equal(named[key], part) and named[key].dtype == part.dtype for key, part in parts.items())
     with pytest.raises(InputError, match="a holds whole numbers beyond 32 bits"):
         pack({"a": torch.tensor([2**31]), "b": torch.tensor([1])})
-    with pytest.raises(InputError, match="b has the shape .3., and the first 2 rows"):
+    with pytest.raises(InputError, match=r"b has the shape .3., and the first 2 rows"):
         pack({"a": torch.ones(2), "b": torch.ones(3)})
 
 
@@ -81,7 +81,7 @@ def test_dicts_and_tuples_of_inputs_are_sampled_scored_saved_and_loaded(tmp_path
     assert scores == named.evaluate(Items(named=True))
     loaded = atmc.Posterior.load(named.save(tmp_path / "p"), Net())
     assert torch.allclose(loaded.predict(X).probs, known)
-    with pytest.raises(InputError, match="inputs attention_mask .6., input_ids .6., and the network takes"):
+    with pytest.raises(InputError, match=r"inputs attention_mask .6., input_ids .6., and the network takes"):
         named.predict({"input_ids": IDS, "attention_mask": MASK})
     with pytest.raises(InputError, match="one tensor of inputs, and the network takes"):
         named.predict(IDS)
