@@ -6,7 +6,6 @@ import functools
 import math
 import os
 import shlex
-import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from atmc.api_arguments import (
 )
 from atmc.api_likelihoods import STANDARDISED, with_likelihood
 from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature
+from atmc.common.atomic_files import temporary_folder
 from atmc.common.errors import InputError, RunError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData, OwnData
@@ -246,7 +246,7 @@ def sample(
         run=dataclasses.replace(settings.run, device=place, threads=threads, evaluate=list(given.evaluate)),
     )
     check_recipe(settings)
-    with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
+    with temporary_folder() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         scored = None if out is None or "test" in given.evaluate else _scored(Path(out))
         left = time_budget  # less what the pilots took, and they took half of it at most
         if time_budget is not None and pilots:
