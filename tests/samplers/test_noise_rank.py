@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import atmc
-from atmc.samplers import noise_friction, noise_rows
+from atmc.samplers import noise_friction, noise_rows, noise_temperature
+from atmc.samplers.flat_state import memory_order
 
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
 
@@ -132,6 +133,32 @@ def test_on_a_gpu_it_is_the_same_also_captured(device: str) -> None:
             torch.cuda.synchronize()
     for p, q in zip(moved, expected, strict=True):
         torch.testing.assert_close(p.cpu(), q, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("mass", [2.0, [1.0, 2.0, 3.0]], ids=["one mass", "masses"])
+def test_the_thermometer_also_reads_what_the_friction_does_not_know(mass: Any) -> None:
+    """The mean of two readings: along the noise, and along its part that is orthogonal to B in the metric of 1/m."""
+    sampler, params = made(None, mass=mass)
+    walk(sampler, params, 0, 20)
+    first, second = ([torch.randn_like(p) for p in params] for _ in range(2))
+    shard, masses = sampler._shards[0], mass if isinstance(mass, list) else [mass] * 3
+    inverse = torch.cat(
+        [torch.full((p.numel(),), 1 / m, dtype=torch.float64) for p, m in zip(params, masses, strict=True)]
+    )
+    flat = [torch.cat([memory_order(g, p) for g, p in zip(parts, params, strict=True)]) for parts in (first, second)]
+    rows = noise_rows.rows_of(shard, 3)[:3]
+    u = flat[0] - flat[1]
+    rest = u - rows.T @ torch.linalg.solve(rows @ (rows * inverse).T, rows @ (u * inverse))
+    centre = (flat[0] + flat[1]) / 2
+
+    def along(direction: torch.Tensor) -> float:
+        beta = shard.flat["thermostat"].clamp(min=2.0)
+        sums = noise_temperature.sums_along(
+            [direction], centre, shard.flat["momentum"], beta, lr=0.05, mass=1 / inverse, inverse_scale=0.0
+        )
+        return float(noise_temperature.reading(torch.stack(sums)))
+
+    assert float(sampler.noise_temperature(first, second)) == pytest.approx((along(u) + along(rest)) / 2, rel=1e-9)
 
 
 def test_what_does_not_fit_is_refused() -> None:
