@@ -6,9 +6,10 @@
 
 Breast cancer, 569 examples, 31 weights, Normal(0, 1) prior, T = 1, one thread. Every method has four chains that begin
 near the mode; a tenth of the steps is burn-in (NUTS: its own 500 steps of warm-up). A row has the smallest effective
-sample size of a weight, per 1,000 gradients of all data (a batch of 32 counts 32/569) and per second, and the smallest,
-mean and largest ratio of a weight's standard deviation to the stored reference: an effective sample of the wrong law is
-worth nothing. Momentum is 0.97 with batches of 32, and 0.99 with all data.
+sample size of a weight, per 1,000 gradients of all data (a batch of 32 counts 32/569) and per second of processor time
+(NUTS: after its warm-up), and the smallest, mean and largest ratio of a weight's standard deviation to the stored
+reference: an effective sample of the wrong law is worth nothing. Momentum is 0.97 with batches of 32, and 0.99 with all
+data.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ def start(seed: int) -> Tensor:
 
 def walk(steps: int, one: Callable[[], Any], weights: Callable[[], Tensor]) -> tuple[Any, float]:
     """The weights at every THIN-th step after burn-in, and the seconds of all steps."""
-    kept, began = [], time.perf_counter()
+    kept, began = [], time.process_time()
     for step in range(steps):
         one()
         if step >= steps // 10 and step % THIN == 0:
             kept.append(weights().numpy().copy())
-    return np.stack(kept), time.perf_counter() - began
+    return np.stack(kept), time.process_time() - began
 
 
 def atmc_chain(steps: int, seed: int, rank: int, scale: float, batch: int) -> tuple[Any, float]:
@@ -108,10 +109,10 @@ def nuts(samples: int) -> dict[str, Any]:
         NUTS(nuts_reference.logistic), num_warmup=500, num_samples=samples, num_chains=CHAINS, progress_bar=False
     )
     chains.run(jax.random.PRNGKey(0), x, y, extra_fields=("num_steps",))  # compiles and warms up, too
-    began = time.perf_counter()
+    began = time.process_time()
     chains.post_warmup_state = chains.last_state
     chains.run(chains.post_warmup_state.rng_key, x, y, extra_fields=("num_steps",))
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     gradients = float(np.sum(chains.get_extra_fields()["num_steps"]))
     return row("NUTS (numpyro), all data", np.asarray(chains.get_samples(True)["w"]), gradients, seconds)
 
@@ -141,7 +142,6 @@ def rows(only: list[str], steps: int) -> Iterator[dict[str, Any]]:
 
     if "atmc" in only:
         yield several("ATMC, noise_rank 16, batches of 32", BATCH / 569, atmc_chain, 16, 1.0, BATCH)
-        yield several("ATMC, noise_rank 0, batches of 32", BATCH / 569, atmc_chain, 0, 1.0, BATCH)
         yield several("ATMC, noise_rank 0, batches of 32, step × 0.25", BATCH / 569, atmc_chain, 0, 0.25, BATCH)
         yield several("ATMC, all data", 1.0, atmc_chain, 0, 1.0, 569)
     if "posteriors" in only:
@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", default=["atmc"], choices=["atmc", "posteriors", "nuts"])
-    parser.add_argument("--steps", type=int, default=40_000)
+    parser.add_argument("--steps", type=int, default=20_000)
     options = parser.parse_args()
     torch.set_num_threads(1)
     path = options.out / "ess.json"

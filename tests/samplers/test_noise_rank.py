@@ -88,6 +88,30 @@ def test_a_copy_goes_its_own_way() -> None:
     assert all(torch.equal(p, q) for p, q in zip(params, both[1], strict=True))
 
 
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize(("rank", "mass"), [(3, 2.0), (17, [1.0, 2.0, 3.0])], ids=["one mass", "masses"])
+def test_the_best_factor_is_kept(device: str, rank: int, mass: Any) -> None:
+    """B'B after an update against eigenvectors in double precision; differences that are not finite are left out."""
+    sampler, _ = made(None, device, torch.float32, noise_rank=rank, mass=mass)
+    shard = sampler._shards[0]
+    rows = noise_rows.rows_of(shard, rank)
+    decay = torch.logspace(0, -2, len(rows))[:, None]
+    rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(2)) * decay)
+    before, metric = rows.double().clone(), torch.as_tensor(noise_rows.mass_of(shard), dtype=torch.float64)
+    both = torch.cat([before[:rank] * 0.6**0.5, before[rank:-1] * (0.4 / 16) ** 0.5])
+    right = torch.linalg.eigh(both @ (both / metric).T).eigenvectors[:, -rank:].T @ both
+    noise_friction.update(sampler, 40)  # a share of 16/40 for the new differences
+    found = rows[:rank].double()
+    assert float((found.T @ found - right.T @ right).norm() / (right.T @ right).norm()) < 1e-5
+    gram = found @ (found / metric).T
+    assert float((gram - gram.diag().diag()).abs().max() / gram.abs().max()) < 1e-6
+    torch.testing.assert_close(noise_rows.scale_of(shard, rank), gram.diag(), rtol=1e-5, atol=1e-7)
+    rows[rank, 5] = float("nan")
+    kept = rows[:rank].clone()
+    noise_friction.update(sampler, 40)
+    assert torch.equal(rows[:rank], kept)
+
+
 @pytest.mark.parametrize("device", [GPU])
 def test_on_a_gpu_it_is_the_same_also_captured(device: str) -> None:
     """Eager and captured steps on a GPU against the CPU; between replays the noise is learned by hand."""
