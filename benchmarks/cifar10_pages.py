@@ -20,8 +20,8 @@ from cifar10_table import ABLATION, LAST, total_seconds
 from pages import markdown
 
 ATMC, ATMC_AT_ONE, EQUILIBRIUM = "atmc-settled-T0.05", "atmc-settled-one", "atmc"
-FIVE, TWO, SINGLE = "ensemble-sgd", "ensemble-sgd-batchnorm", "sgd"
-MAIN = (ATMC, ABLATION, FIVE, SINGLE, TWO)
+FIVE, TWO = "ensemble-sgd", "ensemble-sgd-batchnorm"
+SHOWN = ("accuracy", "nll", "calibrated_nll", "ece")
 NAMES = {"accuracy": "accuracy %", "nll": "NLL", "calibrated_nll": "calibrated NLL", "ece": "ECE", "brier": "Brier"}
 
 
@@ -33,14 +33,14 @@ def blocks(folder: Path, rows: Sequence[Row]) -> dict[str, str]:
     by_run = {row["run"]: row for row in averaged}
     found = {
         "predictions": scores_table(averaged),
-        "last": scores_table(last),
+        "last": last_table(last),
+        "paper": paper_table(averaged),
         "cost": cost_table(averaged),
         "ood": ood_table(averaged),
         "ablation": ablation_table(averaged),
         "modes": modes_table(averaged, collected),
     }
-    if all(run in by_run for run in (*MAIN, ATMC_AT_ONE, EQUILIBRIUM)):
-        found["main"] = main_table([by_run[run] for run in MAIN])
+    if all(run in by_run for run in (ATMC, ABLATION, FIVE, TWO, ATMC_AT_ONE, EQUILIBRIUM)):
         found["answer"] = answer(by_run, collected)
     if (folder / "exploration.json").exists():
         found["history"] = history_table(json.loads((folder / "exploration.json").read_text(encoding="utf-8"))["runs"])
@@ -50,19 +50,18 @@ def blocks(folder: Path, rows: Sequence[Row]) -> dict[str, str]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def main_table(rows: Sequence[Row]) -> str:
-    """Five rows that say why: at most eight columns."""
-    scores = ("accuracy", "nll", "calibrated_nll", "ece")
-    columns = [best(rows, score) for score in scores]
+def scores_table(rows: Sequence[Row]) -> str:
+    """Scores and costs, lowest NLL first: at most eight columns."""
+    columns = [best(rows, score) for score in SHOWN]
     cells = [
         [row["name"], temperature(row), *(column[i] for column in columns), str(row["samples"]), time(row)]
         for i, row in enumerate(rows)
     ]
-    return markdown(["CIFAR-10", "T", *(NAMES[s] for s in scores), "networks averaged", "GPU time"], cells)
+    return markdown(["CIFAR-10", "T", *(NAMES[s] for s in SHOWN), "forward passes", "GPU time"], cells)
 
 
-def scores_table(rows: Sequence[Row]) -> str:
-    """All scores, lowest NLL first, beside the paper's."""
+def last_table(rows: Sequence[Row]) -> str:
+    """Single samples: all scores beside the paper's."""
     columns = [best(rows, score) for score in SCORES]
     cells = [
         [row["name"], temperature(row), *(column[i] for column in columns), paper(row)] for i, row in enumerate(rows)
@@ -70,22 +69,18 @@ def scores_table(rows: Sequence[Row]) -> str:
     return markdown(["CIFAR-10", "T", *NAMES.values(), "paper: accuracy % / NLL"], cells)
 
 
+def paper_table(rows: Sequence[Row]) -> str:
+    """The rows that the paper has too."""
+    cells = [[row["name"], temperature(row), said(row), paper(row)] for row in rows if row["paper"] is not None]
+    return markdown(["CIFAR-10, accuracy % / NLL", "T", "here", "paper"], cells)
+
+
 def cost_table(rows: Sequence[Row]) -> str:
-    """What each row took, and the sum below."""
-    cells = [
-        [
-            row["name"],
-            temperature(row),
-            str(row["samples"]),
-            epochs_said(row["epochs"], row["chains"]),
-            seeds(row),
-            time(row),
-        ]
-        for row in rows
-    ]
+    """How long each row trained, and the sum below."""
+    cells = [[row["name"], temperature(row), epochs_said(row["epochs"], row["chains"]), seeds(row)] for row in rows]
     devices = sorted({device for row in rows for device in row["device"]})
     total = f"All runs together: {duration(total_seconds(rows))} on {', '.join(devices)}."
-    return f"{markdown(['CIFAR-10', 'T', 'networks averaged', 'epochs', 'seeds', 'GPU time'], cells)}\n\n{total}"
+    return f"{markdown(['CIFAR-10', 'T', 'epochs', 'seeds'], cells)}\n\n{total}"
 
 
 def ood_table(rows: Sequence[Row]) -> str:
@@ -224,8 +219,8 @@ def seeds(row: Row) -> str:
 
 
 def time(row: Row) -> str:
-    """GPU time of the runs of a row."""
-    return duration(row["gpu_seconds"])
+    """GPU time of one predictor of a row, training and evaluation; of several seeds the mean."""
+    return duration(row["gpu_seconds"] / (1 if row["kind"] == LAST else len(row["probabilities"])))
 
 
 def duration(seconds: float) -> str:

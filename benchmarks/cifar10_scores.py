@@ -1,8 +1,4 @@
-"""Scores of the CIFAR-10 table: of a prediction, of each sample, of modes, and the errors of all of these.
-
-`calibrated_nll` is the NLL after temperature scaling, which removes overconfidence. It is fitted on the even test
-images for the odd ones, and vice versa.
-"""
+"""Scores of the CIFAR-10 table: of a prediction, of each sample, of modes, and the errors of all of these."""
 
 from __future__ import annotations
 
@@ -24,18 +20,7 @@ DIGITS = 5  # of what is kept of samples and modes
 def scores(probs: Array, labels: Array) -> dict[str, float]:
     """All scores of one prediction [examples, classes]."""
     found = metrics.scores(probs, labels)
-    found["calibrated_nll"] = float(calibrated_each(probs, labels).mean())
     return {name: found[name] for name in SCORES}
-
-
-def calibrated_each(probs: Array, labels: Array) -> Array:
-    """The NLL of each image after temperature scaling that was fitted on the other half of the images."""
-    found = np.empty(len(labels))
-    for half in (slice(0, None, 2), slice(1, None, 2)):
-        other = slice(1 - half.start, None, 2)
-        fitted = metrics.temperature_scale(metrics.log_probs(probs[other]), labels[other])
-        found[half] = metrics.nll_each(metrics.apply_temperature(probs[half], fitted), labels[half])
-    return found
 
 
 def of_average(predictor: Predictor) -> dict[str, float]:
@@ -81,7 +66,7 @@ def against(one: Predictor, other: Predictor) -> dict[str, tuple[float, float]]:
     less = {
         "accuracy": np.subtract(*[(probs.argmax(1) == labels).astype(np.float64) for probs in mean]),
         "nll": np.subtract(*[metrics.nll_each(probs, labels) for probs in reversed(mean)]),
-        "calibrated_nll": np.subtract(*[calibrated_each(probs, labels) for probs in reversed(mean)]),
+        "calibrated_nll": np.subtract(*[metrics.calibrated_nll_each(probs, labels) for probs in reversed(mean)]),
     }
     return {name: (float(d.mean()), float(d.std(ddof=1) / len(d) ** 0.5)) for name, d in less.items()}
 
@@ -157,13 +142,13 @@ def modes(probs: Array, labels: Array, chains: Array, cycles: Array) -> Row | No
     found: Row = {"nll": [], "calibrated_nll": []}
     for row in mode:
         found["nll"].append(digits([metrics.nll(one, labels) for one in row]))
-        found["calibrated_nll"].append(digits([calibrated_each(one, labels).mean() for one in row]))
+        found["calibrated_nll"].append(digits([metrics.calibrated_nll_each(one, labels).mean() for one in row]))
     for count in (2, 3):
         some = [mode[list(own)].mean(0) for own in itertools.combinations(range(len(names)), count)]
         together = [one for cycle in some for one in cycle]
         if together:
             nll = np.mean([metrics.nll(one, labels) for one in together])
-            calibrated = np.mean([calibrated_each(one, labels).mean() for one in together])
+            calibrated = np.mean([metrics.calibrated_nll_each(one, labels).mean() for one in together])
             found[str(count)] = dict(zip(("nll", "calibrated_nll"), digits([nll, calibrated]), strict=True))
     every = mode.swapaxes(0, 1).reshape(-1, *mode.shape[2:])  # in the order of cycles
     alone, n = float(np.mean(found["nll"])), len(every)

@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from cifar10_pages import scores_table
+from hmc_pages import BLOCKS as OF_HMC
 from network_pages import BLOCKS as OF_NETWORKS
 from pages import ROOT, fill, fill_pages, markdown, pages
 
@@ -71,44 +73,27 @@ def predictions() -> str:
     return markdown(["way", "time", "ratio"], rows)
 
 
-SCORES = {"accuracy": "accuracy %", "nll": "NLL", "ece": "ECE"}
 SHORT = {
     "SGD, one network": ("sgd", "network"),
     "SGD + BatchNorm, one network (ResNet-56×32)": ("sgd-batchnorm", "network"),
     "Deep ensemble of 5: SGD": ("ensemble-sgd", "ensemble"),
-    "Cycles without sampling (T = 0), 48 averaged": ("atmc-zero", "posterior predictive"),
-    "ATMC, 48 samples averaged": ("atmc-settled", "posterior predictive"),
+    "Deep ensemble of 2: SGD + BatchNorm (ResNet-56×32)": ("ensemble-sgd-batchnorm", "ensemble"),
+    "Cycles without sampling (T = 0)": ("atmc-zero", "posterior predictive"),
+    "ATMC": ("atmc-settled", "posterior predictive"),
 }
 LONG = {
     **SHORT,
-    "SGNHT, 44 samples averaged": ("sgnht-settled", "posterior predictive"),
-    "SGHMC, 48 samples averaged": ("sghmc-settled", "posterior predictive"),
-    "ATMC at T = 1, noisy Dirichlet, three epochs a cycle, 48 averaged": ("atmc-settled-one", "posterior predictive"),
-    "ATMC at T = 1, noisy Dirichlet, 20 epochs a cycle, 16 averaged": ("atmc", "posterior predictive"),
-    "Deep ensemble of 2: SGD + BatchNorm (ResNet-56×32)": ("ensemble-sgd-batchnorm", "ensemble"),
+    "SGNHT": ("sgnht-settled", "posterior predictive"),
+    "SGHMC": ("sghmc-settled", "posterior predictive"),
+    "ATMC at T = 1, noisy Dirichlet, three epochs a cycle": ("atmc-settled-one", "posterior predictive"),
+    "ATMC at T = 1, noisy Dirichlet, 20 epochs a cycle": ("atmc", "posterior predictive"),
 }
 
 
-def cifar10(chosen: dict[str, tuple[str, str]], scores: dict[str, str]) -> str:
-    """Rows of the CIFAR-10 table, the best of each column in bold, with one standard deviation where it is known."""
+def cifar10(chosen: dict[str, tuple[str, str]]) -> str:
+    """Rows of the CIFAR-10 table under shorter names, the best of each column in bold."""
     found = {(row["run"], row["kind"]): row for row in _results("cifar10/table.json")}
-    rows = {name: found[key] for name, key in chosen.items()}
-    best = {score: (max if score == "accuracy" else min)(row[score] for row in rows.values()) for score in scores}
-    lines = []
-    for name, row in rows.items():
-        heat = "–" if row["temperature"] is None else f"{row['temperature']:g}"
-        lines.append([name, heat, row["augment"], *(_score(row, score, best[score]) for score in best)])
-    return markdown(["CIFAR-10, ResNet++-56×32", "T", "augmentation", *scores.values()], lines)
-
-
-def _score(row: dict[str, Any], score: str, best: float) -> str:
-    scale, digits = (100, 2) if score == "accuracy" else (1, 3)
-    text = f"{scale * row[score]:.{digits}f}"
-    text = f"**{text}**" if text == f"{scale * best:.{digits}f}" else text
-    if row["spread"] is None:
-        return text
-    error = scale * row["spread"][score]
-    return f"{text} ± {error:.{digits if round(error, digits) else digits + 1}f}"  # an error of zero says too much
+    return scores_table([{**found[key], "name": name} for name, key in chosen.items()])
 
 
 def small_data() -> str:
@@ -185,11 +170,27 @@ def minibatch_digits() -> str:
     return markdown(heads, lines)
 
 
+def minibatch_cifar10() -> str:
+    rows = [row for row in _results("minibatch/cifar10.json") if row["row"] != "shipped"]
+    rows.sort(key=lambda row: (row["temperature"], row["noise_rank"], row["seeds"]))
+    best = {key: min(row["all"][key] for row in rows) for key in ("nll", "calibrated_nll")}
+    lines = []
+    for row in rows:
+        scores = {key: f"{row['all'][key]:.3f}" for key in best}
+        scores |= {key: f"**{text}**" for key, text in scores.items() if row["all"][key] == best[key]}
+        noise = row["noise_temperature"]
+        hot = ["–", "–"] if noise is None else [f"{row['kinetic_temperature']:.3g}", f"{noise:.3g}"]
+        one = f"{100 * row['one']['accuracy']:.1f} / {row['one']['nll']:.3f}"
+        lines.append([f"{row['temperature']:g}", one, f"{100 * row['all']['accuracy']:.1f}", *scores.values(), *hot])
+    heads = ["T", "one sample, % / NLL", "five samples, %", "NLL", "calibrated NLL", "kinetic T", "T along noise"]
+    return markdown(heads, lines)
+
+
 __all__ = ["BLOCKS", "fill"]
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "readme cifar10": lambda: cifar10(SHORT, SCORES),
-    "when cifar10": lambda: cifar10(LONG, {**SCORES, "calibrated_nll": "calibrated NLL"}),
+    "readme cifar10": lambda: cifar10(SHORT),
+    "when cifar10": lambda: cifar10(LONG),
     "when small": small_data,
     "speed step gpu": step_gpu,
     "speed step cpu": step_cpu,
@@ -197,6 +198,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed predict": predictions,
     "law regressions": minibatch_regressions,
     "law digits": minibatch_digits,
+    "temperature mini-batches": minibatch_cifar10,
+    **OF_HMC,
     **OF_NETWORKS,
 }
 

@@ -31,7 +31,6 @@ from atmc.report.output_files import write
 from atmc.report.plot_style import WIDE, Ink, sheet, svg
 from atmc.storage.manifest import versions
 from atmc.storage.run_directory import RunDir
-from cifar10_scores import calibrated_each
 from cifar10_store import save_json
 from compare_settings import read
 from pages import fill_pages, markdown, pages
@@ -92,7 +91,7 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
         **{f"single {score}": sum(one[score] for one in alone) / len(alone) for score in ("accuracy", "nll")},
         "each nll": [round(one["nll"], 4) for one in alone],
         **found["samples"][-1]["predictive"],
-        "calibrated nll": float(calibrated_each(metrics.predictive(probs), labels).mean()),
+        "calibrated nll": float(metrics.calibrated_nll_each(metrics.predictive(probs), labels).mean()),
         "training_loss": sum(ends.values()) / len(ends),
         "seconds": round(found["seconds"], 1),
         "rollbacks": sum(row["event"] == "rollback" for row in found["events"]),

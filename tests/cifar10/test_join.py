@@ -51,8 +51,7 @@ def by_hand(folder: Path, seed: int, epoch: float = 2.0, samples: int = 1, **cha
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_what_differs_between_joined_rows_is_said(together, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "calibrated_each", lambda probs, labels: np.zeros(1))  # one image has no halves
+def test_what_differs_between_joined_rows_is_said(together, tmp_path):
     first = by_hand(tmp_path / "a", 1)
     unlike = {"status": "unfinished", "device": ["there"], "versions": {"atmc": "2"}, "label": "Other"}
     second = by_hand(tmp_path / "b", 2, epoch=1.5, **unlike)

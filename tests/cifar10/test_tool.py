@@ -151,23 +151,6 @@ def test_auroc_is_that_of_fresh_predictions(stored, runs):
     assert found["auroc"] == pytest.approx(np.mean(values), abs=1e-3)
 
 
-def test_calibration_is_fitted_on_the_other_half():
-    """Predictions that are twice as confident as they should be: scaled back, whatever the labels of the own half."""
-    rng = np.random.default_rng(1)
-    logits = rng.normal(0.0, 2.0, (4000, 4))
-    labels = (logits + rng.gumbel(size=logits.shape)).argmax(1).astype(np.uint8)
-    exact, confident = (np.exp(s * logits) / np.exp(s * logits).sum(1, keepdims=True) for s in (1, 2))
-    nll = -np.log(exact[np.arange(4000), labels])
-    assert scoring.calibrated_each(confident, labels).mean() == pytest.approx(nll.mean(), abs=2e-3)
-    changed = labels.copy()
-    changed[0] = (
-        changed[0] + 1
-    ) % 4  # an even image: the fit for the odd ones changes, that for the even ones does not
-    before, after = (scoring.calibrated_each(confident, y) for y in (labels, changed))
-    assert np.array_equal(before[2::2], after[2::2])
-    assert (before[1::2] != after[1::2]).any()
-
-
 def test_the_paired_error_is_over_images():
     rng = np.random.default_rng(2)
     labels = rng.integers(0, 3, 200).astype(np.uint8)

@@ -154,3 +154,30 @@ def test_bins_of_growing_numbers_of_samples() -> None:
     assert list(metrics.growing_bins(probs[:1], labels)) == [1]
     with pytest.raises(ValueError, match=r"1\.\.6"):
         metrics.growing_bins(probs, labels, [7])
+
+
+def test_calibration_is_fitted_on_the_other_half() -> None:
+    """Predictions that are twice as confident as they should be: scaled back, whatever the labels of the own half."""
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0.0, 2.0, (4000, 4))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(1).astype(np.uint8)
+    exact, confident = (np.exp(s * logits) / np.exp(s * logits).sum(1, keepdims=True) for s in (1, 2))
+    nll = -np.log(exact[np.arange(4000), labels])
+    assert metrics.calibrated_nll_each(confident, labels).mean() == pytest.approx(nll.mean(), abs=2e-3)
+    changed = labels.copy()
+    changed[0] = (changed[0] + 1) % 4  # an even example: the fit for the odd ones changes, not that for the even ones
+    before, after = (metrics.calibrated_nll_each(confident, y) for y in (labels, changed))
+    assert np.array_equal(before[2::2], after[2::2])
+    assert (before[1::2] != after[1::2]).any()
+    assert metrics.scores(confident, labels)["calibrated_nll"] == pytest.approx(before.mean())
+
+
+def test_a_half_that_cannot_say_scales_nothing() -> None:
+    sure = np.tile([0.9, 0.1], (6, 1))
+    labels = np.array([0, 0, 0, 1, 0, 0])  # the even ones are all right
+    found, plain = metrics.calibrated_nll_each(sure, labels), metrics.nll_each(sure, labels)
+    np.testing.assert_allclose(found[1::2], plain[1::2])
+    assert (found[::2] > plain[::2]).all()  # fitted where one of three is wrong
+    np.testing.assert_allclose(
+        metrics.calibrated_nll_each(sure[:3], labels[1:4]), metrics.nll_each(sure[:3], labels[1:4])
+    )

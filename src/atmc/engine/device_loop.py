@@ -15,7 +15,7 @@ from atmc.engine.batches import HostBatches
 from atmc.engine.compiled_loss import BatchLoss
 from atmc.engine.cuda_graph import GraphStep
 from atmc.engine.device_schedule import DeviceSchedule
-from atmc.engine.gradient_statistics import look, masses, set_thermostats
+from atmc.engine.gradient_statistics import change_masses, look, masses, set_thermostats
 from atmc.engine.optimizer import build_optimizer, common_mass
 from atmc.engine.optimizer_state import new_adam, new_sgd, optimizer_state, restore_optimizer_
 from atmc.engine.precision import precision_for
@@ -70,6 +70,7 @@ class DeviceLoop:
         self.fresh = False  # whether the sampler has yet to look around and make its first step
         self.masses: Any = None  # one for each parameter, where the recipe has them measured
         self.done = 0
+        self._step: Step = None  # type: ignore[assignment]  # made by `begin_phase`
         self._run: Any = None
         self._marks: list[Any] = []
 
@@ -96,6 +97,8 @@ class DeviceLoop:
             seed = chain_seed(self.recipe.seed, self.number, "noise")
             lr, temperature = self.clock.lr, self.clock.temperature
             self.optimizer = build_optimizer(self.recipe, named, lr, temperature, seed, self.masses)
+        if self._step is not None and self._step.exchange is not None:
+            self._step.exchange.close()
         self._step = Step(
             self.potential,
             self.optimizer,
@@ -121,6 +124,25 @@ class DeviceLoop:
         if section.thermostat_from_noise:
             temperature = self.clock.host_temperature(self.done)
             set_thermostats(self.optimizer, self._step.params, found, temperature, self.clock.host_lr(self.done))
+        self.feed.start(self.done)
+
+    def look_again(self) -> None:
+        """Measure masses once more, where the recipe says so; the step is recorded anew.
+
+        Nothing of it depends on the masses before, so a chain that is resumed here finds the same.
+        """
+        if self.done not in self.schedule.look_again or self.fresh or not isinstance(self.optimizer, Sampler):
+            return
+        self.on_stream(self._look_again)
+        self._run = None
+
+    def _look_again(self) -> None:
+        assert isinstance(self.optimizer, Sampler)
+        section = self.recipe.sampler
+        self.feed.start(self.done)
+        self.masses = masses(look(self._step, self.done, section.look_batches), section, common_mass(section))
+        assert self.masses is not None
+        change_masses(self.optimizer, self.masses)
         self.feed.start(self.done)
 
     def begin_sampling(self) -> None:

@@ -23,6 +23,8 @@ from atmc.posterior.arrays import (
 )
 
 Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal
+LIMITS = (0.05, 20.0)  # of a temperature that is fitted
+FITTED = 10_000  # examples, about, that a half gives to such a fit: more change nothing but the time
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,13 @@ def log_probs(probs: Any) -> Floats:
     return np.asarray(np.log(np.maximum(check_probs(raw), floor_of(raw))))
 
 
-def temperature_scale(logits: Any, labels: Any, limits: tuple[float, float] = (0.05, 20.0)) -> float:
+def temperature_scale(logits: Any, labels: Any, limits: tuple[float, float] = LIMITS) -> float:
     """The temperature T > 0 for which softmax(logits / T) has the lowest NLL on these labels.
 
     Fit it on a validation split. For a predictive pass log p̄. In b = 1/T the mean NLL,
     f(b) = mean_i [ log Σ_c exp(b l_ic) − b l_iy ], is convex, so the root of its increasing derivative
-    f'(b) = mean_i [ E_{softmax(b l_i)} l_i − l_iy ] is found by bisection. If every example is right, T is the lower
-    limit; if the logits carry no information, the upper one.
+    f'(b) = mean_i [ E_{softmax(b l_i)} l_i − l_iy ] is found by Newton's method within a bracket. If every example is
+    right, T is the lower limit; if the logits carry no information, the upper one.
     """
     raw = to_numpy(logits)
     if raw.ndim != 2 or raw.shape[0] == 0:
@@ -152,24 +154,29 @@ def temperature_scale(logits: Any, labels: Any, limits: tuple[float, float] = (0
     z = z - z.max(axis=1, keepdims=True)
     own = z[np.arange(y.size), y]
 
-    def slope(b: float) -> float:
+    def slope(b: float) -> tuple[float, float]:
+        """f' and f'' at b."""
         e = np.exp(b * z)
-        return float(((e * z).sum(axis=1) / e.sum(axis=1) - own).mean())
+        total = e.sum(axis=1)
+        mean = (e * z).sum(axis=1) / total
+        spread = (e * z * z).sum(axis=1) / total - mean * mean
+        return float((mean - own).mean()), float(spread.mean())
 
     low, high = 1.0 / limits[1], 1.0 / limits[0]
-    if slope(low) >= 0.0:
+    if slope(low)[0] >= 0.0:
         return limits[1]
-    if slope(high) <= 0.0:
+    if slope(high)[0] <= 0.0:
         return limits[0]
-    for _ in range(200):
-        middle = float(np.sqrt(low * high))
-        if slope(middle) < 0.0:
-            low = middle
-        else:
-            high = middle
-        if high / low < 1.0 + 1e-12:
-            break
-    return 1.0 / float(np.sqrt(low * high))
+    b = 1.0 if low < 1.0 < high else float(np.sqrt(low * high))
+    for _ in range(200):  # Newton's steps, kept between two points where f' has different signs
+        first, second = slope(b)
+        low, high = (b, high) if first < 0.0 else (low, b)
+        step = b - first / second if second > 0.0 else high
+        now = step if low < step < high else float(np.sqrt(low * high))
+        if abs(now - b) <= 1e-13 * b or high / low < 1.0 + 1e-12:
+            return 1.0 / now
+        b = now
+    return 1.0 / b
 
 
 def apply_temperature(probs: Any, temperature: float) -> Floats:
@@ -179,3 +186,29 @@ def apply_temperature(probs: Any, temperature: float) -> Floats:
     z = log_probs(probs) / temperature
     e = np.exp(z - z.max(axis=1, keepdims=True))
     return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def calibrated_nll_each(probs: Any, labels: Any) -> Floats:
+    """The NLL of each example after temperature scaling that was fitted on the other half of the examples.
+
+    Halves are the even and the odd examples, so no example is scored with a temperature that it helped to choose. What
+    is left of a difference in NLL after this is not overconfidence. Where the other half cannot say (fewer than two
+    examples, all of them right, or no better than chance) nothing is scaled.
+    """
+    raw = to_numpy(probs)
+    logs = log_probs(raw)
+    y = check_labels(labels, *logs.shape)
+    found = np.empty(y.size)
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        other = slice(1 - half.start, None, 2 * max(1, y.size // (2 * FITTED)))
+        fitted = temperature_scale(logs[other], y[other]) if y.size >= 4 else 1.0
+        scaled = logs[half] / (1.0 if fitted in LIMITS else fitted)
+        scaled -= scaled.max(axis=1, keepdims=True)
+        own = scaled[np.arange(len(scaled)), y[half]]
+        found[half] = np.log(np.exp(scaled).sum(axis=1)) - own
+    return found
+
+
+def calibrated_nll(probs: Any, labels: Any) -> float:
+    """The mean of `calibrated_nll_each`."""
+    return float(calibrated_nll_each(probs, labels).mean())

@@ -28,6 +28,8 @@ from atmc.posterior.arrays import (
 from atmc.posterior.calibration import (
     CalibrationBins,
     apply_temperature,
+    calibrated_nll,
+    calibrated_nll_each,
     calibration_bins,
     ece,
     growing_bins,
@@ -47,6 +49,8 @@ __all__ = [
     "aupr",
     "auroc",
     "brier",
+    "calibrated_nll",
+    "calibrated_nll_each",
     "calibration_bins",
     "detection",
     "ece",
@@ -156,6 +160,19 @@ register(
 )
 register(
     Metric(
+        "calibrated_nll",
+        "Calibrated NLL",
+        calibrated_nll,
+        unit="nats",
+        in_tables=False,
+        takes_log=True,
+        lowest=0.0,
+        about="The NLL after one temperature has been fitted to the prediction, on half of the examples for the other "
+        "half: what is left of a difference in NLL once overconfidence is removed.",
+    )
+)
+register(
+    Metric(
         "top5",
         "Top-5",
         top_k,
@@ -178,7 +195,7 @@ def predictive(probs: Any, weights: Any = None) -> Floats:
 
 
 def scores(probs: Any, labels: Any, floor: float | None = None) -> dict[str, float]:
-    """Every registered metric of a classifier, by name: accuracy, NLL, Brier, ECE, and top-5 above five classes.
+    """Every registered metric of a classifier, by name: accuracy, NLL, Brier, ECE, calibrated NLL, top-5.
 
     `floor` overrides the smallest probability that the NLL reads (for averages of float16 numbers kept in float64).
     """

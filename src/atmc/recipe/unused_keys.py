@@ -88,6 +88,9 @@ def _uses(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     """(key, whether it is read, what keeps it from being read, what to do instead)."""
     yield from _of_sampler(recipe)
     yield from _of_schedule(recipe)
+    for key in ("data.crop_size", "data.crop_area"):
+        resized = recipe.data.augment == "resized-crop-flip"
+        yield key, resized, f'data.augment = "{recipe.data.augment}"', 'use "resized-crop-flip"'
     target, model = recipe.target, recipe.model
     yield "target.prior_scale", target.prior != "none", 'target.prior = "none"', ""
     yield "model.norm", model.name != "mlp", 'model.name = "mlp", which has no normalisation', ""
@@ -112,6 +115,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
         "max_speed",
         "mass",
         "friction",
+        "friction_follows_step",
         "speed_limit",
         "mass_from",
         "momentum_init",
@@ -130,6 +134,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
         for key in other.recipe_keys:
             yield f"sampler.{key}", kind is not None and key in kind.recipe_keys, with_name, f'use "{own}"'
     looks = section.thermostat_from_noise or section.mass_from != "none"
+    yield "sampler.mass_looks", section.mass_from != "none", 'sampler.mass_from = "none"', 'use "tensor" or "element"'
     yield "sampler.look_batches", looks, "nothing to look for", "set sampler.mass_from or sampler.thermostat_from_noise"
     yield "sampler.weight_decay", sgd, with_name, "say it as target.prior and target.prior_scale"
     yield "sampler.nesterov", sgd, with_name, ""

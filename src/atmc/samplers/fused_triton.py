@@ -7,6 +7,7 @@ captured graph replays a different step each time. Sums go to one slot per block
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -221,14 +222,18 @@ def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | Non
             0,
         )
         board.view(np.float64)[i, 7] = group.get("reference_temperature") or 0.0
-        friction = least_friction(group) if "friction" in group else getattr(sampler, "decay", 0.0)
+        if isinstance(lr, Tensor) and group.get("momentum") is not None:
+            friction = added = math.log(group["momentum"])  # below 0: the kernel divides it by the step size
+        else:
+            friction = least_friction(group) if "friction" in group else getattr(sampler, "decay", 0.0)
+            added = max(friction - getattr(sampler, "noise_estimate", 0.0), 0.0)
         hyper[i] = (
             0.0 if isinstance(lr, Tensor) else lr,
             0.0 if isinstance(temperature, Tensor) else temperature,
             mass,
             inverse_momentum_scale(float(mass), limit),
             friction,
-            max(friction - getattr(sampler, "noise_estimate", 0.0), 0.0),
+            added,
             1.0 / group["inertia"] if "inertia" in group else getattr(sampler, "epsilon", 0.0),
             group.get("reference_lr") or 0.0,
         )

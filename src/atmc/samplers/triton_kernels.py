@@ -174,6 +174,9 @@ def _settings(table, hyper, tensor, STATE: tl.constexpr):
     scale = tl.load(values + 3).to(STATE)
     D = tl.load(values + 4).to(STATE)
     quiet_noise = tl.load(values + 5).to(STATE)
+    if D < 0.0:  # −D h, of a group that says how much momentum a step leaves
+        D = -D / h
+        quiet_noise = -quiet_noise / h
     inverse_inertia = tl.load(values + 6).to(STATE)
     # What step size and temperature make of the thermostat; divided exactly, so that backends agree. At T = 0 it rests.
     warm = tl.load(values - 1).to(STATE).to(tl.float64)
