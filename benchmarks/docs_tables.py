@@ -170,6 +170,22 @@ def minibatch_digits() -> str:
     return markdown(heads, lines)
 
 
+def minibatch_cifar10() -> str:
+    rows = [row for row in _results("minibatch/cifar10.json") if row["row"] != "shipped"]
+    rows.sort(key=lambda row: (row["temperature"], row["noise_rank"], row["seeds"]))
+    best = {key: min(row["all"][key] for row in rows) for key in ("nll", "calibrated_nll")}
+    lines = []
+    for row in rows:
+        scores = {key: f"{row['all'][key]:.3f}" for key in best}
+        scores |= {key: f"**{text}**" for key, text in scores.items() if row["all"][key] == best[key]}
+        noise = row["noise_temperature"]
+        hot = ["–", "–"] if noise is None else [f"{row['kinetic_temperature']:.3g}", f"{noise:.3g}"]
+        one = f"{100 * row['one']['accuracy']:.1f} / {row['one']['nll']:.3f}"
+        lines.append([f"{row['temperature']:g}", one, f"{100 * row['all']['accuracy']:.1f}", *scores.values(), *hot])
+    heads = ["T", "one sample, % / NLL", "five samples, %", "NLL", "calibrated NLL", "kinetic T", "T along noise"]
+    return markdown(heads, lines)
+
+
 __all__ = ["BLOCKS", "fill"]
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -182,6 +198,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed predict": predictions,
     "law regressions": minibatch_regressions,
     "law digits": minibatch_digits,
+    "temperature mini-batches": minibatch_cifar10,
     **OF_HMC,
     **OF_NETWORKS,
 }

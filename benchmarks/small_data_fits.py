@@ -19,7 +19,7 @@ from atmc.target.likelihoods import Categorical, Heteroscedastic
 from small_data_sets import HIDDEN, RANDOM, Split
 
 MEMBERS = 5
-CHOICE = "choice"  # not a fit: which of these rows is best on a held-out fifth, by pilots of a quarter of the steps
+CHOICE = "choice"  # not a fit: which of these rows is best on a held-out fifth, by short pilots
 CHOOSES = ("atmc", "atmc-heteroscedastic")
 # Rows of `atmc.sample`: what is passed beside network, data and epochs.
 SAMPLED: dict[str, dict[str, Any]] = {
@@ -28,9 +28,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "atmc-heteroscedastic": {"likelihood": "heteroscedastic"},
     "atmc-student-t": {"likelihood": "student-t"},
 }
-STEPS = 20_000  # of a chain of a regression, about
-CLASS_STEPS, CLASS_BATCH = 5_000, 64  # of a classification
-RANDOM_STEPS = 2_000  # of a random network
+PILOT = 4_000  # steps of a chain of `choice`, about; fits of the other rows have the length that is the default
 
 
 def network(inputs: int, outputs: int, hidden: int, seed: int) -> nn.Sequential:
@@ -63,15 +61,12 @@ def fit(name: str, row: str, data: Split, split: int, settings: dict[str, Any]) 
 
 
 def _sampled(name: str, row: str, data: Split, split: int, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    how = {**SAMPLED[row], **{key: value for key, value in settings.items() if key not in ("steps", "batch")}}
-    count = len(data.x)
-    batch = min(count, settings.get("batch") or (batch_of(count) if name in HIDDEN else CLASS_BATCH))
-    usual = STEPS if name in HIDDEN else RANDOM_STEPS if name == RANDOM else CLASS_STEPS
-    epochs = max(20, round(settings.get("steps", usual) * batch / count))
+    how = {**SAMPLED[row], **{key: value for key, value in settings.items() if key != "steps"}}
+    if "steps" in settings:
+        how["epochs"] = max(1, settings["steps"] // max(16, len(data.x) // 64))
     model = _network(name, data, 2 if how.get("likelihood") == "heteroscedastic" else 1, split)
-    given = (data.x, data.y)
-    posterior = atmc.sample(model, given, epochs=epochs, batch_size=batch, seed=split, progress=None, **how)
-    more: dict[str, Any] = {"samples": len(posterior), "epochs": epochs, "batch": batch}
+    posterior = atmc.sample(model, (data.x, data.y), seed=split, progress=None, **how)
+    more: dict[str, Any] = {"samples": len(posterior)}
     if posterior.pilots:
         more["pilots"] = list(posterior.pilots)
     if name in HIDDEN:
@@ -82,7 +77,7 @@ def _sampled(name: str, row: str, data: Split, split: int, settings: dict[str, A
 def _choice(name: str, data: Split, split: int) -> dict[str, Any]:
     """The NLL of short fits on the held-out fifth that `data` has as its test part."""
     began = time.perf_counter()
-    tried = {row: fit(name, row, data, split, {"steps": STEPS // 4})["nll"] for row in CHOOSES}
+    tried = {row: fit(name, row, data, split, {"steps": PILOT})["nll"] for row in CHOOSES}
     best = min(tried, key=lambda row: tried[row])
     spent = time.perf_counter() - began
     return {
@@ -94,11 +89,6 @@ def _choice(name: str, data: Split, split: int) -> dict[str, Any]:
         "seconds": spent,
         "warnings": [],
     }
-
-
-def batch_of(count: int) -> int:
-    """All examples of a small set at once, else 1,000."""
-    return count if count <= 2000 else 1000
 
 
 def _network(name: str, data: Split, outputs: int, seed: int) -> nn.Module:
@@ -190,17 +180,23 @@ def _laplace(name: str, data: Split, split: int) -> tuple[dict[str, float], dict
     y = data.y.double()
     center, spread = y.mean(), y.std(unbiased=False)
     t = ((y - center) / spread).float()[:, None]
-    batch = min(len(data.x), 512)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data.x, t), batch_size=batch, shuffle=True)
-    model = network(data.x.shape[1], 1, HIDDEN[name], split)
-    epochs = max(50, min(1000, 20_000 * batch // len(data.x)))
+    batch, steps = min(len(data.x), 256), 4000  # as for a member of the ensemble
+    whole = torch.utils.data.TensorDataset(data.x, t)
+    order = torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(whole), batch, drop_last=False)
+    loader: Any = torch.utils.data.DataLoader(whole, batch_size=None, sampler=order)
+    torch.manual_seed(split)
+    epochs = max(20, steps // len(order))
     la, _, _, _ = marglik_training(
-        model=model,
+        model=network(data.x.shape[1], 1, HIDDEN[name], split),
         train_loader=loader,
         likelihood="regression",
         hessian_structure="kron",
         n_epochs=epochs,
+        n_epochs_burnin=epochs // 10,
+        marglik_frequency=max(1, epochs // 200),
         optimizer_kwargs={"lr": 1e-2},
+        scheduler_cls=torch.optim.lr_scheduler.CosineAnnealingLR,
+        scheduler_kwargs={"T_max": epochs * len(order)},
         prior_structure="layerwise",
     )
     with torch.no_grad():

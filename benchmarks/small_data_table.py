@@ -74,7 +74,7 @@ def _add_chosen(found: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
 
 def _row(name: str, row: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {"set": name, "row": row, "splits": [fit["split"] for fit in fits]}
-    for key in ("epochs", "batch", "samples", "settings"):
+    for key in ("samples", "settings"):
         if fits[0].get(key):
             made[key] = fits[0][key]
     for score in SCORES:

@@ -5,8 +5,10 @@ import fcntl
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
+import tempfile
 import termios
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,33 @@ from atmc.recipe.settings import (
     TargetSection,
 )
 from atmc.storage.run_directory import RunDir
+
+MEMORY = Path("/dev/shm")
+IN_MEMORY = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """All temporary folders into memory, where there is room: else fsync takes as long as everything else together.
+
+    The same calls are made there; that they survive a loss of power is nothing that a test could see.
+    """
+    if "PYTEST_DEBUG_TEMPROOT" in os.environ or config.option.basetemp or not os.access(MEMORY, os.W_OK):
+        return  # a worker's are its parent's
+    room = os.statvfs(MEMORY)
+    if room.f_bavail * room.f_frsize >= 4 << 30 and not room.f_flag & os.ST_NOEXEC:
+        config.stash[IN_MEMORY] = folder = tempfile.mkdtemp(prefix="atmc-tests-", dir=MEMORY)
+        os.environ |= {"TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": folder}  # of child processes, too
+        tempfile.tempdir = None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Memory is given back, unless a test has failed, whose files one may want to see."""
+    if folder := session.config.stash.get(IN_MEMORY, None):
+        if exitstatus == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"\nthe tests' files are in {folder}")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -62,6 +62,9 @@ def refusal(model: Any, data: Any, **more: Any) -> str:
 def test_a_wrong_test_set_is_refused_before_anything_is_written(test: Any, words: str, tmp_path: Path) -> None:
     assert re.search(words, refusal(net(3), (X, Y), test=test, out=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_right_test_set_is_taken(tmp_path: Path) -> None:
     assert len(sample(net(3), (X, Y), test=(X, Y), epochs=8, out=tmp_path / "run", progress=None)) > 1
 
 
@@ -98,20 +101,20 @@ def test_labels_that_do_not_fit_are_told_what_does(outputs: int, labels: Any, cu
 def test_the_cures_are_cures() -> None:
     hot = nn.functional.one_hot(Y)
     for labels in (Y.float().long(), Y[:, None].squeeze(1), hot.argmax(1), hot.bool().int().argmax(1)):
-        assert sample(net(3), (X, labels), epochs=8, progress=None)
+        assert sample(net(3), (X, labels), epochs=1, progress=None)
     for targets in (X[:, 0], X[:, :1]):
-        assert sample(net(1), (X, targets), epochs=8, progress=None)
+        assert sample(net(1), (X, targets), epochs=1, progress=None)
 
 
 def test_float_labels_mean_a_regression_and_the_warning_says_what_classes_need() -> None:
     said = r"torch\.float32 mean a regression.*; for classes pass "
     with pytest.warns(UserWarning, match=said + r"y\.long\(\)"):
-        sample(net(1), (X, (Y > 0).float()[:, None]), epochs=8, progress=None)
+        sample(net(1), (X, (Y > 0).float()[:, None]), epochs=1, progress=None)
     with pytest.warns(UserWarning, match=said + r"y\.argmax\(1\)"):
-        sample(net(3), (X, nn.functional.one_hot(Y).float()), epochs=8, progress=None)
+        sample(net(3), (X, nn.functional.one_hot(Y).float()), epochs=1, progress=None)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        sample(net(1), (X, X[:, :1]), epochs=8, progress=None)
+        sample(net(1), (X, X[:, :1]), epochs=1, progress=None)
     assert not any("regression" in str(one.message) for one in seen)  # numbers that are no classes need no word
 
 
@@ -143,11 +146,11 @@ def test_a_file_is_no_run_directory(name: str, tmp_path: Path) -> None:
 
 def test_probabilities_where_logits_belong_give_a_warning() -> None:
     with pytest.warns(UserWarning, match="leave out the softmax"):
-        sample(net(3, nn.Softmax(1)), (X, Y), epochs=8, progress=None)
+        sample(net(3, nn.Softmax(1)), (X, Y), epochs=1, progress=None)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*leave out the softmax")
         for end in (nn.LogSoftmax(1), nn.ReLU(), nn.Identity()):
-            sample(net(3, end), (X, Y), epochs=8, progress=None)
+            sample(net(3, end), (X, Y), epochs=1, progress=None)
 
 
 @pytest.mark.parametrize(("epochs", "words"), [(1, "only 1 sample:"), (4, "only [234] samples:")])

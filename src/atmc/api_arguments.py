@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from atmc.common.errors import InputError
+from atmc.common.packed_inputs import are_several, pack
 from atmc.data import EvalBatches, ImageData, OwnData, is_own, load, read_own
 from atmc.engine.run_data import Examples, RunData, check_labels, first_outputs
 from atmc.nn.check import check, refusal
@@ -69,6 +70,9 @@ def examples(data: Any, name: str = "data", split: str = "train") -> ImageData:
         inputs, labels = data
         if inputs is None or labels is None:
             raise TypeError("None stands for one of them")
+        layout = None
+        if are_several(inputs) and not isinstance(inputs, list):
+            inputs, layout = pack(inputs, name)
         inputs, labels = _array(inputs, name), _array(labels, name)
         words = not isinstance(labels, Tensor) and np.asarray(labels).dtype.kind in "USO"
         x, y = torch.as_tensor(inputs), torch.as_tensor([] if words else labels)
@@ -84,7 +88,7 @@ def examples(data: Any, name: str = "data", split: str = "train") -> ImageData:
         x = x.float()
     if (row := _first_bad(x)) is not None:
         raise InputError(f"{name}: the inputs hold NaN or infinite values, first in example {row}")
-    return ImageData.from_tensors(x, y, split=split)
+    return replace(ImageData.from_tensors(x, y, split=split), layout=layout)
 
 
 def _array(part: Any, name: str) -> Any:
@@ -100,7 +104,7 @@ def _array(part: Any, name: str) -> Any:
 
 def suited(model: nn.Module, found: ImageData) -> ImageData:
     """Whole numbers as floats, unless the network takes them as they are, as an embedding takes tokens."""
-    if found.images.is_floating_point() or found.images.dtype == torch.uint8:
+    if found.images.is_floating_point() or found.images.dtype == torch.uint8 or found.layout is not None:
         return found
     try:
         first_outputs(model, found)

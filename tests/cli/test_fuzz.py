@@ -6,7 +6,7 @@ import time
 
 import pictures
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from shell import atmc, fingerprint
 from tiny_recipes import RECIPE
@@ -65,6 +65,7 @@ def timed(*arguments):
 
 @settings(max_examples=1200, **QUICK)
 @given(verb=st.sampled_from(VERBS), rest=st.lists(anything, max_size=6))
+@example(verb="predict", rest=["{\x88È", "a\0b"])
 def test_command_lines(tmp_path, verb, rest):
     before = fingerprint(tmp_path)
     result = timed(verb, *rest)

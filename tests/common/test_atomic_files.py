@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,24 @@ def test_only_our_own_names_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "samples" / "deep" / "x").symlink_to("/etc/hostname")
     with pytest.raises(ForeignFileError, match="samples/deep/x: is a link"):
         atomic_files.refuse_foreign(tmp_path, frozenset({"samples"}))
+
+
+def test_only_what_stays_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Syncing takes most of a short run's time, and a temporary folder is gone after a crash anyway."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+
+    def put(folder: Path) -> int:
+        synced.clear()
+        write_file(folder / "file", b"x")
+        sync(folder / "file")
+        return len(synced)
+
+    assert put(tmp_path) == 3  # the file, its folder, and once more
+    with contextlib.suppress(ZeroDivisionError), atomic_files.temporary_folder() as folder:
+        assert put(Path(folder)) == 0
+        with ThreadPoolExecutor(1) as pool:  # another thread's run may be one that stays
+            assert pool.submit(put, tmp_path).result() == 3
+        raise ZeroDivisionError
+    assert not Path(folder).exists()
+    assert put(tmp_path) == 3

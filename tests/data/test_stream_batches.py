@@ -1,6 +1,9 @@
 """Streams: the same batches as on the device, however many workers, from any position."""
 
+import gc
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import torch
 from atmc.common.errors import InputError, RunError
 from atmc.data import DeviceBatches, ImageData, StreamBatches, StreamEvalBatches, open_source
 from atmc.data.image_decoding import View, middle, random_box
+from atmc.data.streamed_source import ArraySource
 
 
 @pytest.mark.parametrize("augment", ["none", "crop", "flip", "crop-flip"])
@@ -44,6 +48,36 @@ def test_every_epoch_of_the_stream_has_every_example_once(numbered: ImageData) -
         assert torch.equal(seen[epoch * 53 : (epoch + 1) * 53].sort().values, torch.arange(53))
     assert not torch.equal(stream.with_seed(5).batch(0)[1], seen[:8])
     assert torch.equal(stream.batch(0)[1], seen[:8])
+
+
+class Collecting(ArraySource):
+    """Collects garbage whenever an example is read, as Python may at any time."""
+
+    def example(self, *request: Any) -> Any:
+        gc.collect()
+        return super().example(*request)
+
+
+def test_workers_leave_the_garbage_of_the_run_alone(numbered: ImageData, tmp_path: Path) -> None:
+    """To free CUDA memory, events or graphs in a forked process is an error."""
+
+    class Held:
+        def __init__(self) -> None:
+            self.itself = self  # only the collector frees it
+
+        def __del__(self) -> None:
+            (tmp_path / str(os.getpid())).touch()
+
+    stream = StreamBatches(Collecting(numbered), 10, workers=1)
+    gc.disable()
+    try:
+        Held()
+        assert len(stream.batch(0)[1]) == 10
+    finally:
+        gc.enable()
+        stream.close()
+    gc.collect()
+    assert [path.name for path in tmp_path.iterdir()] == [str(os.getpid())]
 
 
 def test_processes_share_a_batch(numbered: ImageData) -> None:
@@ -100,8 +134,8 @@ def test_the_augmentation_of_large_images(pictures: Path) -> None:
     there.close()
     with pytest.raises(InputError, match="augment = 'twist' is unknown"):
         StreamBatches(source, 4, augment="twist")
-    with pytest.raises(RunError, match="is for image files"):
-        StreamBatches(ImageData.from_tensors(torch.zeros(9, 1, 4, 4, dtype=torch.uint8), torch.zeros(9)), 3,
+    with pytest.raises(RunError, match="images with 1 or 3 channels"):
+        StreamBatches(ImageData.from_tensors(torch.zeros(9, 2, 4, 4, dtype=torch.uint8), torch.zeros(9)), 3,
                       augment="resized-crop-flip", workers=0).batch(0)  # fmt: skip
 
 

@@ -45,6 +45,9 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code. Never raises, except in debugging."""
     try:
+        for word in arguments:
+            if "\0" in word:  # no shell passes one, but a caller of this function can; no file's name has one
+                raise InputError(f"{word!r} has a null byte, which no name or value may have")
         return _dispatch(list(arguments))
     except InputError as error:
         return _ends(error, BAD_INPUT)

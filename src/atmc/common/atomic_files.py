@@ -11,8 +11,10 @@ import errno
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from atmc.common.errors import RunError
@@ -27,6 +29,9 @@ _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a de
 _LARGE, _HOLLOW = 256 << 20, 64  # a larger file of which less than a 64th is on the disk is a hole, not data
 
 
+_durable = ContextVar("durable", default=True)
+
+
 class ForeignFileError(RunError):
     """What is at `path` is none of atmc's: a link, or no regular file; `reason` says which."""
 
@@ -36,6 +41,22 @@ class ForeignFileError(RunError):
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A folder that is removed at the end. What the block writes is not synced, since nobody could read it later."""
+    before = _durable.set(False)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield folder
+    finally:
+        _durable.reset(before)
+
+
+def _to_disk(handle: int) -> None:
+    if _durable.get():
+        os.fsync(handle)
 
 
 @contextmanager
@@ -50,7 +71,7 @@ def writing(path: Path, *, root: Path | None = None, mode: int = 0o644, make: bo
         try:
             try:
                 yield handle
-                os.fsync(handle)
+                _to_disk(handle)
             finally:
                 os.close(handle)
             os.replace(beside, path.name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -58,7 +79,7 @@ def writing(path: Path, *, root: Path | None = None, mode: int = 0o644, make: bo
             with contextlib.suppress(OSError):
                 os.unlink(beside, dir_fd=folder)
             raise
-        os.fsync(folder)  # a rename is only on disk once its folder is
+        _to_disk(folder)  # a rename is only on disk once its folder is
 
 
 def write_file(path: Path, payload: bytes, *, root: Path | None = None, mode: int = 0o644, make: bool = True) -> None:
@@ -89,7 +110,7 @@ def sync(path: Path, *, root: Path | None = None) -> None:
     with contextlib.suppress(FileNotFoundError), _folder_of(path, root) as folder:
         handle = open_file(path, os.O_RDONLY, folder)
         try:
-            os.fsync(handle)
+            _to_disk(handle)
         finally:
             os.close(handle)
 

@@ -7,7 +7,6 @@ and the same network, batches, prior and rate. All are scored on the same test e
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import nn
 
 from atmc import api
 from atmc.api_arguments import examples
+from atmc.common.atomic_files import temporary_folder
 from atmc.common.errors import InputError
 from atmc.common.suggest import nearest
 from atmc.comparison import baselines
@@ -198,7 +198,7 @@ class _Repeat:
 
     def sample(self) -> baselines.Fit:
         """The sampler's run, which sets the budget of all others."""
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             began = time.perf_counter()
             source = {"recipe": self.recipe} if self.recipe is not None else {"sampler": "atmc"}
             posterior = api.sample(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ class ImageData:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     digest: str
+    layout: Any = None  # where the images are several inputs of a network, packed (`atmc.common.packed_inputs`)
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
@@ -92,6 +94,8 @@ class Named:
     folder: str = ""  # its own, in that folder
     files: tuple[Expected, ...] = ()  # what must be there, with checksums
     source: str = ""  # where it comes from, if it needs no fetching
+    state: Callable[[Path], tuple[str, str]] | None = None  # instead of checking `files`: the state, and the cure
+    stream: Callable[[Path, str, Name | None], Any] | None = None  # a `Source`, where it can be streamed
 
 
 @dataclass(frozen=True)

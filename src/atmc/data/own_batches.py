@@ -6,7 +6,6 @@ does not depend on the workers or on where a run was resumed.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from atmc.common.errors import RunError
 from atmc.data import epoch_order
 from atmc.data.own_data import OwnData, drawing, reseed, split_batch
-from atmc.data.stream_batches import Request, StreamBatches
+from atmc.data.stream_batches import Request, StreamBatches, begin_worker
 
 
 class _Reader(Dataset[object]):
@@ -40,10 +39,6 @@ class _Reader(Dataset[object]):
             return f"{type(self._data.dataset).__name__} failed ({type(error).__name__}: {said})"
 
 
-def _ignore_interrupt(worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 class _Pipe:
     """From requests to finished batches on the device."""
 
@@ -59,7 +54,7 @@ class _Pipe:
             sampler=requests,
             num_workers=self._workers,
             pin_memory=self._device.type == "cuda",
-            worker_init_fn=_ignore_interrupt,
+            worker_init_fn=begin_worker,
             generator=torch.Generator(),
         )
         for answer in loader:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from atmc.common.errors import InputError
+from atmc.common.packed_inputs import Layout, are_several, pack
 from atmc.data.dataset import ImageData
 from atmc.data.streamed_source import IN_MEMORY
 
@@ -38,7 +39,15 @@ class OwnData(ImageData):
     def subset(self, index: Tensor, split: str | None = None) -> ImageData:
         """The examples at `index` as they were drawn once."""
         plain = ImageData(
-            self.name, self.split, self.images, self.labels, self.classes, self.mean, self.std, self.digest
+            self.name,
+            self.split,
+            self.images,
+            self.labels,
+            self.classes,
+            self.mean,
+            self.std,
+            self.digest,
+            self.layout,
         )
         return plain.subset(index, split)
 
@@ -57,10 +66,16 @@ def read_own(data: Any, name: str = "data", split: str = "train") -> ImageData:
     workers = data.num_workers if isinstance(data, DataLoader) else 0
     inputs: list[Tensor] = []
     labels: list[Tensor] = []
-    size = 0
+    size, layout = 0, None
     with drawing(0):
         for batch in in_order(data, _BATCH):
-            x, y = split_batch(batch, name)
+            x, y, found = parts_of(batch, name)
+            if inputs and found != layout:
+                raise InputError(
+                    f"{name}: inputs {layout} and then {found}: give them one shape, by a transform or by padding in "
+                    "collate_fn"
+                )
+            layout = found
             if inputs and x.shape[1:] != inputs[0].shape[1:]:
                 raise InputError(
                     f"{name}: examples of shapes {list(inputs[0].shape[1:])} and {list(x.shape[1:])}: give them one "
@@ -79,6 +94,7 @@ def read_own(data: Any, name: str = "data", split: str = "train") -> ImageData:
     made = ImageData.from_tensors(
         _floats(torch.cat(inputs)), torch.cat(labels), split=split, classes=_classes(dataset, torch.cat(labels))
     )
+    made = replace(made, layout=layout)
     if split != "train" or isinstance(dataset, IterableDataset) or not _draws(dataset, collate):
         return made
     about = {key: getattr(made, key) for key in ImageData.__dataclass_fields__}
@@ -115,23 +131,36 @@ def in_order(data: Any, size: int) -> Iterable[Any]:
 
 
 def split_batch(batch: Any, name: str = "data") -> tuple[Tensor, Tensor]:
-    """Inputs and labels of a batch: a pair, or a dict that has labels and one more entry."""
+    """Inputs and labels of a batch: a pair, or a dict that has labels. Several inputs are packed into one tensor."""
+    return parts_of(batch, name)[:2]
+
+
+def parts_of(batch: Any, name: str = "data") -> tuple[Tensor, Tensor, Layout | None]:
+    """Inputs, labels, and what the inputs hold where several are packed."""
     if isinstance(batch, Mapping):
         keys = [key for key in LABELS if key in batch]
-        rest = [key for key in batch if key not in LABELS]
-        if len(keys) != 1 or len(rest) != 1:
+        rest = {key: part for key, part in batch.items() if key not in LABELS}
+        if len(keys) != 1 or not rest:
             raise InputError(
-                f"{name}: a batch with the entries {', '.join(map(str, batch))}: it takes one of inputs and one of "
-                f"labels ({', '.join(LABELS)}); several inputs go into one tensor, which the network takes apart"
+                f"{name}: a batch with the entries {', '.join(map(str, batch))}: it takes one of labels "
+                f"({', '.join(LABELS)}), and inputs"
             )
-        batch = (batch[rest[0]], batch[keys[0]])
+        batch = (rest if len(rest) > 1 else next(iter(rest.values())), batch[keys[0]])
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         what = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
-        raise InputError(f"{name}: a batch must be (inputs, labels) or a dict with labels, not {what}")
-    x, y = (_tensor(part, name) for part in batch)
+        raise InputError(
+            f"{name}: a batch must be (inputs, labels) or a dict with labels, not {what}; several inputs come as "
+            "((first, second), labels) or as a dict"
+        )
+    layout = None
+    if are_several(batch[0]):
+        x, layout = pack(batch[0], name)
+    else:
+        x = _tensor(batch[0], name)
+    y = _tensor(batch[1], name)
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
         raise InputError(f"{name}: a batch of {list(x.shape)} inputs and {list(y.shape)} labels does not pair up")
-    return x, y
+    return x, y, layout
 
 
 def collate_plain(items: list[Any]) -> Any:

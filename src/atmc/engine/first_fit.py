@@ -17,19 +17,27 @@ from atmc.data import DeviceStore, ImageData
 from atmc.data.choose_batches import fits
 
 LR = 0.01
-STEPS = 500  # of the copy
-# Of the chain's warm start, at most: with hundreds of examples the best fit of all has far too little noise, and a
-# chain that starts there is thrown out (yacht, validation: 2,000 epochs; 500 were fine).
-EPOCHS = 500
+# Steps of the copy, and of the chain's warm start at most: with hundreds of examples the best fit of all has far too
+# little noise, and a chain that starts there is thrown out (yacht, validation: 2,000 epochs; 500 were fine).
+STEPS = 500
+# With MANY examples for each parameter the best fit is near the posterior, and a fit that was stopped early is not: σ
+# falls on in the chain, and its step is too large then (naval, validation: 3.2 times T after 500 steps, T after 2,000).
+LONG, MANY = 2000, 5
 # The rate of a sampler as a multiple of what `step_size_search` allows at the fitted copy, with mini-batches.
 # Thermostats damp the few directions that are too stiff for it, and the others mix faster. Set by hand, after a scan of
 # rates on the validation parts of boston, concrete, energy and yacht; boston and yacht often preferred more.
 FASTER = 3.0
 
 
-def warm_epochs(epochs: int) -> int:
-    """Epochs of Adam before a chain of `epochs`."""
-    return min(EPOCHS, math.ceil(epochs / 10))
+def steps_of(model: nn.Module, num_data: int) -> int:
+    """Steps of the fit."""
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return LONG if num_data >= MANY * size else STEPS
+
+
+def warm_epochs(epochs: int, steps: int, whole: bool) -> int:
+    """Epochs of Adam before a chain of `epochs`; with the `whole` data in a batch as many as there are steps."""
+    return min(steps, epochs) if whole else min(STEPS, math.ceil(epochs / 10))
 
 
 def fitted(
@@ -39,13 +47,14 @@ def fitted(
     batch: int,
     device: torch.device,
 ) -> nn.Module:
-    """A copy of the network after STEPS steps of Adam on U/N; `make` gives a network its potential."""
+    """A copy of the network after some steps of Adam on U/N; `make` gives a network its potential."""
+    steps = steps_of(model, len(data))
     own = copy.deepcopy(model).to(device)
     store: Any = DeviceStore(data, device if fits(data, device) else "cpu", torch.float32)
     potential, generator = make(own), torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam([p for p in own.parameters() if p.requires_grad], lr=LR)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    for _ in range(STEPS):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
         index = torch.randperm(len(data), generator=generator)[:batch]
         x, y = store.examples(index.to(store.device))
         with torch.enable_grad():

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from atmc.common.errors import InputError, outside
+from atmc.common.packed_inputs import are_several, pack
 from atmc.data.own_data import LABELS, in_order, is_own, read_own
+from atmc.nn.several_inputs import layout_of
 
 CLEARLY_BYTES = 8.0  # pictures of 0..255 reach beyond this unless they are black
 KINDS = "inputs must be a tensor, an array, a data set or batches of them"
@@ -189,20 +191,21 @@ def precision_of(model: nn.Module) -> torch.dtype:
 
 def looks_up(model: nn.Module) -> bool:
     """Whether a network takes integers, as indices of an embedding."""
-    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules())
+    packed = layout_of(model) is not None
+    return packed or any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules())
 
 
 def first_of(batch: Any) -> Tensor:
     """The inputs of a batch that may be a pair of inputs and labels."""
     first = batch[0] if isinstance(batch, tuple | list) and batch else batch
     if isinstance(batch, Mapping):
-        rest = [key for key in batch if key not in LABELS]
-        if len(rest) != 1:
-            raise InputError(
-                f"inputs with the entries {', '.join(map(str, batch))}: the network takes one tensor (beside labels): "
-                "put several into one, which the network takes apart"
-            )
-        first = batch[rest[0]]
+        first = {key: part for key, part in batch.items() if key not in LABELS}
+        if not first:
+            raise InputError(f"inputs with the entries {', '.join(map(str, batch))}, which are labels alone")
+        if len(first) == 1:
+            first = next(iter(first.values()))
+    if are_several(first):
+        return pack(first)[0]
     if isinstance(first, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(first))
     if not isinstance(first, Tensor):

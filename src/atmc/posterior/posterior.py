@@ -22,8 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from atmc.common.errors import InputError
+from atmc.common.packed_inputs import are_several, pack
 from atmc.common.text import plural
+from atmc.data.own_data import LABELS
 from atmc.nn.parts import Tail, features_of, last_module
+from atmc.nn.several_inputs import layout_of, taking
 from atmc.nn.with_noise import WithNoise
 from atmc.posterior.arrays import Floats, check_weights, positions
 from atmc.posterior.batched_forward import Forward
@@ -187,6 +190,25 @@ class Posterior:
             self._pixels.check_scale(raw)
         return x
 
+    def packed(self, x: Any) -> Any:
+        """Several inputs at once, a dict or (where the network takes them by position) a tuple, as one tensor."""
+        known = layout_of(self.model)
+        if known is not None and isinstance(x, Tensor) and x.dtype != torch.int32:
+            raise InputError(f"one tensor of inputs, and the network takes {known}: pass them as in training")
+        if isinstance(x, Mapping):
+            x = {key: part for key, part in x.items() if key not in LABELS}
+        elif known is None or known.names or not isinstance(x, tuple):
+            return x
+        if not are_several(x):
+            return x
+        packed, layout = pack(x)
+        if known is None:  # a posterior that was loaded: what its network takes shows now
+            self.release()
+            self.model = taking(self.model, layout)
+        elif layout != known:
+            raise InputError(f"inputs {layout}, and the network takes {known}")
+        return packed
+
     def release(self) -> None:
         """Free the memory that a prediction keeps for the next one (samples on the device, a graph)."""
         self.held = None
@@ -252,6 +274,7 @@ class Posterior:
             samples_at_once: the most samples on the device at a time.
         """
         self.need_classes("predict gives probabilities of classes")
+        x = self.packed(x)
         return predict(self, x, batch_size, device, dtype, strategy, samples_at_once)
 
     @property
@@ -269,13 +292,14 @@ class Posterior:
         from atmc.posterior import own_scores
         from atmc.posterior.regression import regress
 
+        x = self.packed(x)
         if isinstance(self.likelihood, OwnLikelihood) and self.is_regression:
             return own_scores.estimate(self, self.likelihood, x, **how)
         return regress(self, x, **how)
 
     def sample_probs(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Tensor:
         """Each sample's probabilities `[K, N, C]`, float32 on the CPU; its outputs `[K, N, ...]` for a regression."""
-        return sample_probs(self, x, batch_size, device)
+        return sample_probs(self, self.packed(x), batch_size, device)
 
     def evaluate(self, x: Any, labels: Any = None, **how: Any) -> dict[str, Any]:
         """Scores of the last sample (`single`) and of all samples (`predictive`).
@@ -289,6 +313,7 @@ class Posterior:
 
         if labels is None:
             x, labels = with_labels(x)
+        x = self.packed(x)
         if isinstance(self.likelihood, OwnLikelihood) and self.is_regression:
             from atmc.posterior import own_scores
 
