@@ -102,19 +102,21 @@ def paired() -> str:
     """What each network has over BatchNorm on the same images under SGD, with standard errors over images."""
     rows = _rows()
     found: dict[str, tuple[Any, Any]] = {}
-    for each in SHOWN:
-        if row := rows.get(f"sgd60-{each}"):
+    for name, row in rows.items():
+        if name.startswith("sgd60") and row.get("probabilities"):
             stored = np.load(FOLDER / row["probabilities"][0])
             probs, labels = stored["probs"].mean(0), stored["labels"]
             nll = -np.log(probs[np.arange(len(labels)), labels])
-            found[each] = 100.0 * (probs.argmax(1) == labels), nll
+            found[name] = 100.0 * (probs.argmax(1) == labels), nll
     lines = []
-    for each in found:
-        if each != "bn" and "bn" in found:
-            more, less = (mine - his for mine, his in zip(found[each], found["bn"], strict=True))
-            lines.append([NETWORKS[each][0], _with_error(more, 2), _with_error(less, 3)])
-    heads = ["SGD, 60 epochs, against BatchNorm", "accuracy, points", "NLL"]
-    return markdown(heads, lines or [[NONE] * 3])
+    for kind, decay in (("sgd60w", "weights"), ("sgd60", "all")):
+        for each in SHOWN:
+            if each != "bn" and f"{kind}-{each}" in found and f"{kind}-bn" in found:
+                pairs = zip(found[f"{kind}-{each}"], found[f"{kind}-bn"], strict=True)
+                more, less = (mine - his for mine, his in pairs)
+                lines.append([NETWORKS[each][0], decay, _with_error(more, 2), _with_error(less, 3)])
+    heads = ["SGD, 60 epochs, against BatchNorm", "weight decay on", "accuracy, points", "NLL"]
+    return markdown(heads, lines or [[NONE] * 4])
 
 
 def _with_error(values: Any, digits: int) -> str:

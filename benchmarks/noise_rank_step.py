@@ -3,7 +3,7 @@
     python benchmarks/noise_rank_step.py [--out results/minibatch]
 
 The whole step (forward, backward, sampler) and the sampler alone, for ranks 0, 8 and 16: medians of ten rounds of 64
-replays. Ranks above 0 include the update of the noise's directions every 16 steps, which the graph cannot hold.
+replays. Ranks above 0 include the update of the noise's directions every 16 steps, outside the graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 import atmc
 from atmc.nn import build
-from atmc.samplers import noise_friction
+from atmc.samplers import noise_friction, noise_rows
 
 
 def timed(step: Callable[[], None], sampler: atmc.ATMC) -> float:
@@ -40,7 +40,7 @@ def timed(step: Callable[[], None], sampler: atmc.ATMC) -> float:
         with torch.cuda.stream(stream):
             for number in range(64):
                 graph.replay()
-                if sampler.noise_rank and (number + 1) % noise_friction.EVERY == 0:
+                if sampler.noise_rank and (number + 1) % noise_rows.EVERY == 0:
                     noise_friction.update(sampler, 1000)
         torch.cuda.synchronize()
         times.append((time.perf_counter() - since) / 64 * 1e3)

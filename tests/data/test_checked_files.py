@@ -63,3 +63,34 @@ def test_a_client_that_is_missing_or_hangs_is_named(tmp_path: Path, monkeypatch:
     program.chmod(0o755)
     with pytest.raises(RunError, match="npm pack a@1: gave up after 0 s"):
         npm_pack("a@1", tmp_path, timeout=0.1)
+
+
+def test_a_package_arrives_in_a_relative_folder_and_the_clients_error_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client runs inside the folder, so a relative path given to it would be looked for once more in there."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "data").mkdir()
+    program = tmp_path / "bin" / "npm"
+    program.write_text(
+        """#!/bin/sh
+target=.
+quiet=no
+for word in "$@"; do
+    [ "$word" = --silent ] && quiet=yes
+    [ "$last" = --pack-destination ] && target=$word
+    last=$word
+done
+if [ "$2" = missing@1 ]; then
+    [ $quiet = no ] && echo "npm error 404 Not Found - missing" >&2
+    exit 1
+fi
+echo x > "$target/a-1.tgz"
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    assert npm_pack("a@1", Path("data")).name == "a-1.tgz"
+    with pytest.raises(RunError, match="404 Not Found"):
+        npm_pack("missing@1", Path("data"))

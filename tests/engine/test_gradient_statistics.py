@@ -134,9 +134,12 @@ class StopAt(Progress):
             os.kill(os.getpid(), 15)
 
 
-@pytest.mark.parametrize("stop", [1, 11, 12, 30])
-def test_resumes_exactly(adapted: Any, change: Any, tmp_path: Path, fingerprint: Any, stop: int) -> None:
-    recipe = change(adapted, run={"log_steps": 1})
+@pytest.mark.parametrize(("stop", "looks"), [(1, 1), (11, 1), (12, 1), (30, 1), (17, 3), (20, 3), (21, 3)])
+def test_resumes_exactly(adapted: Any, change: Any, tmp_path: Path, fingerprint: Any, stop: int, looks: int) -> None:
+    """Also where masses are measured again: at the steps 21 and 30 here, of which the last ends burn-in."""
+    recipe = change(adapted, run={"log_steps": 1}, sampler={"mass_looks": looks})
+    if looks > 1:
+        recipe = change(recipe, schedule={"burn_in_epochs": 4})
     run(recipe, tmp_path / "whole", progress=None)
     assert run(recipe, tmp_path / "parts", progress=StopAt(stop)).status == "interrupted"
     run(recipe, tmp_path / "parts", progress=None)
@@ -165,3 +168,25 @@ def test_a_rollback_to_the_very_start_looks_again(adapted: Any, change: Any, tmp
     found = RunDir.open(tmp_path / "run")
     assert [row["step"] for row in found.metrics() if row["event"] == "rollback"] == [0]
     assert len(found.bank) == 5
+
+
+def test_masses_are_measured_until_burn_in_ends_and_then_kept(adapted: Any, change: Any, tmp_path: Path) -> None:
+    from atmc.engine import device_loop
+
+    recipe = change(adapted, sampler={"mass_looks": 3}, schedule={"burn_in_epochs": 4})
+    schedule = make_schedule(recipe, len(load_data(recipe).train))
+    assert len(schedule.look_again) == 2
+    assert schedule.look_again[-1] < schedule.sample_after[0]
+    seen: list[int] = []
+    original = device_loop.DeviceLoop._look_again
+
+    def look_again(loop: device_loop.DeviceLoop) -> None:
+        seen.append(loop.done)
+        original(loop)
+
+    device_loop.DeviceLoop._look_again = look_again  # type: ignore[method-assign]
+    try:
+        run(recipe, tmp_path / "run", progress=None)
+    finally:
+        device_loop.DeviceLoop._look_again = original  # type: ignore[method-assign]
+    assert tuple(seen) == schedule.look_again

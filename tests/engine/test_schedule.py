@@ -71,6 +71,15 @@ def test_a_cycle_that_is_no_whole_number_of_steps_restarts_every_time() -> None:
     assert [found.cycle(k) for k in (0, 23, 24, 46, 47, 70)] == [0, 0, 1, 1, 2, 2]
 
 
+def test_a_cycle_may_end_within_an_epoch() -> None:
+    found = schedule(num_data=40_960, batch=256, epochs=625, cycle_epochs=31.25)
+    assert found.cycle_ends == found.sample_after == tuple(range(5_000, 100_001, 5_000))
+    assert (found.lr[::5_000] == 1e-3).all()
+    cut = schedule(num_data=1280, epochs=6, cycle_epochs=2.5)
+    assert cut.sample_after == (25, 50)
+    assert cut.cycle_ends == (25, 50, 60)
+
+
 def test_a_last_cycle_cut_short_gives_no_sample() -> None:
     found = schedule(num_data=1280, epochs=5, cycle_epochs=2)
     assert found.sample_after == (20, 40)

@@ -31,11 +31,15 @@ FLOOR = 0.02  # the smallest step of a cycle, as a share of the largest
 class Cycling:
     """A chain whose step size falls along a cosine and returns at once, as `CyclicCosine` has it.
 
-    For a share `explore` of each cycle its temperature is 0. `ended` are θ and p where a cycle ended last.
+    For a share `explore` of each cycle its temperature is 0. `ended` are θ and p where a cycle ended last. With
+    `momentum` every step leaves as much of it: friction rises as steps become small.
     """
 
-    def __init__(self, chain: Real, h: float, length: int, explore: float) -> None:
+    def __init__(self, chain: Real, h: float, length: int, explore: float, momentum: bool = False) -> None:
         self.chain, self.h, self.length, self.explore, self.taken = chain, h, length, explore, 0
+        if momentum:
+            group = chain.sampler.param_groups[0]
+            group["momentum"] = math.exp(-group["friction"] * h)
         self.temperature = chain.sampler.param_groups[0]["temperature"]
         self.ended = chain.theta, chain.momentum
 
@@ -69,6 +73,7 @@ def cycle_ends(
     time: float,
     seed: int,
     explore: float = 0.0,
+    momentum: bool = False,
     **options: Any,
 ) -> dict[str, Estimate]:
     """Averages over the ends of cycles, each `time` long at a constant step, of chains started in the law.
@@ -83,7 +88,7 @@ def cycle_ends(
     p = draw_momentum(shape, s.m, s.c, s.t, generator, theta.dtype)
     xi = centre + spread * torch.randn(shape, generator=generator)
     length = round(time / s.h)
-    chain = Cycling(real(s, theta, p, xi, seed, **options), s.h, length, explore)
+    chain = Cycling(real(s, theta, p, xi, seed, **options), s.h, length, explore, momentum)
 
     def statistics(_: Chain) -> Mapping[str, Tensor]:
         theta, p = chain.ended

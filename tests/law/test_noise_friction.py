@@ -15,7 +15,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 
 import atmc
-from atmc.samplers import backends, noise_friction
+from atmc.samplers import backends, noise_friction, noise_rows
 
 H, D, T, DIM = 0.1, 3.0, 1.5, 4
 STIFF = torch.tensor(np.diag([1.0, 4.0, 20.0, 60.0]))
@@ -46,7 +46,7 @@ def one_step(monkeypatch: pytest.MonkeyPatch, factor: torch.Tensor | None, mass:
         orthogonal = torch.linalg.eigh(factor @ (factor / mass).T).eigenvectors.T @ factor
         for row, value in enumerate(orthogonal):
             shard.flat[f"noise_{row}"].copy_(value)
-        noise_friction.derive(sampler, shard)
+        noise_rows.derive(shard, rank)
 
     def step(theta0: Any, p: Any, grad: Any, eta: Any) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():
@@ -126,7 +126,7 @@ def test_the_momentum_at_the_time_of_the_parameters_is_independent_of_them(monke
         ("_strength", lambda lr, temperature: lr * lr / (2.0 * temperature)),
         ("_strength", lambda lr, temperature: lr * lr / 4.0),
         ("_tanh", lambda x: 0.0),
-        ("_mass", lambda shard: 1.0),
+        ("mass_of", lambda shard: 1.0),
         ("ornstein", lambda *args: noise_friction_ornstein(*args)._replace(decay_minus_one=0.0)),
     ],
     ids=["twice the friction", "no temperature", "no own friction", "no mass", "no kick of the midpoint"],

@@ -32,6 +32,13 @@ def test_the_law_does_not_depend_on_the_step_size(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["ATMC", "SGNHT"])
+def test_friction_may_rise_as_steps_become_small(sampler: str) -> None:
+    """`sampler.friction_follows_step`: fifty times the friction where steps are a fiftieth, and the same law."""
+    verdict = schedules.invariance(Settings(sampler, **BASE), rows=4096, momentum=True)
+    assert verdict.passed, str(verdict)
+
+
+@pytest.mark.parametrize("sampler", ["ATMC", "SGNHT"])
 def test_friction_that_keeps_what_large_steps_needed_leaves_noisy_directions_cold(sampler: str) -> None:
     """The paper's thermostat: momenta, and whatever is stiff enough to follow them, end below their temperature."""
     verdict = schedules.invariance(Settings(sampler, **BASE), rows=4096, reference_lr=None)

@@ -300,3 +300,21 @@ def test_shards_of_two_precisions_skip_together(kit):
     assert all(torch.equal(a, b) for a, b in zip(before, kit.snapshot(sampler, params), strict=True))
     with pytest.raises(RuntimeError, match="b was not finite"):
         sampler.check()
+
+
+@pytest.mark.parametrize("kind", ["ATMC", "SGNHT", "SGHMC"])
+def test_momentum_with_a_step_size_on_the_device(kit, kind):
+    """The friction that leaves as much momentum at every step is worked out by the kernel: as with numbers."""
+
+    def chain(device_lr):
+        params = kit.problem("cuda")
+        sampler = getattr(atmc, kind)(params, lr=0.05, friction=1.5, momentum_init="law")
+        group = sampler.param_groups[0]
+        group["momentum"] = 0.9
+        for i in range(8):
+            value = 0.05 * 0.7**i
+            group["lr"] = torch.tensor(value, device="cuda") if device_lr else float(torch.tensor(value))
+            kit.run(sampler, params, 1, start=i)
+        return kit.snapshot(sampler, params)
+
+    assert_close(chain(True), chain(False), 1e-6)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import atmc
-from atmc.samplers import noise_friction
+from atmc.samplers import noise_friction, noise_rows
 
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
 
@@ -127,7 +127,7 @@ def test_on_a_gpu_it_is_the_same_also_captured(device: str) -> None:
             stream.wait_stream(torch.cuda.default_stream())
             graph.replay()
         torch.cuda.synchronize()
-        if (step + 1) % noise_friction.EVERY == 0:
+        if (step + 1) % noise_rows.EVERY == 0:
             noise_friction.update(captured, step + 1)
             torch.cuda.synchronize()
     for p, q in zip(moved, expected, strict=True):

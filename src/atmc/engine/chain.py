@@ -120,6 +120,7 @@ class Chain(DeviceLoop):
             self.synchronize()
             self.fresh = True
             self.begin_phase()
+        self.look_again()
         capacity = len(self.losses)
         stop = min(self.schedule.next_stop(self.done), (self.done // capacity + 1) * capacity)
         if self.reader is not None:
@@ -273,6 +274,8 @@ class Chain(DeviceLoop):
             self.fresh = fresh
             self.set_weights(unpack(values["model"], tensors))
             restore_optimizer_(self.optimizer, optimizer)
+            if self.schedule.look_again:
+                self._run = None  # recorded with masses that may be others
             self.evaluator.load(unpack(values["predictive"], tensors))
             self.guard.load(values["guard"])
             self.window = [float(x) for x in values["window"]]

@@ -153,7 +153,10 @@ class Checkpointer:
             temperature = chain.clock.host_temperature(chain.done - 1)
             store.add_sample(tensors, {"index": index, **place, "temperature": temperature})
         self._predictions(index, predictions)
-        readings = chain.optimizer.readings().as_dict() if isinstance(chain.optimizer, Sampler) else {}
+        readings: dict[str, Any] = {}
+        if isinstance(chain.optimizer, Sampler):
+            read = chain.optimizer.readings()
+            readings = {**read.as_dict(), "tensors": read.by_tensor()}
         self._row({"event": "sample", "index": index, **place, "scores": scores, TRAINING: training, **readings})
         chain.resume()
         return None

@@ -15,7 +15,7 @@ from atmc.engine.batches import HostBatches
 from atmc.engine.compiled_loss import BatchLoss
 from atmc.engine.cuda_graph import GraphStep
 from atmc.engine.device_schedule import DeviceSchedule
-from atmc.engine.gradient_statistics import look, masses, set_thermostats
+from atmc.engine.gradient_statistics import change_masses, look, masses, set_thermostats
 from atmc.engine.optimizer import build_optimizer, common_mass
 from atmc.engine.optimizer_state import new_adam, new_sgd, optimizer_state, restore_optimizer_
 from atmc.engine.precision import precision_for
@@ -24,7 +24,7 @@ from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
 from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
-from atmc.samplers import Sampler, noise_friction
+from atmc.samplers import Sampler, noise_friction, noise_rows
 from atmc.storage.state_packing import cloned
 from atmc.target import Potential
 
@@ -123,6 +123,25 @@ class DeviceLoop:
             set_thermostats(self.optimizer, self._step.params, found, temperature, self.clock.host_lr(self.done))
         self.feed.start(self.done)
 
+    def look_again(self) -> None:
+        """Measure masses once more, where the recipe says so; the step is recorded anew.
+
+        Nothing of it depends on the masses before, so a chain that is resumed here finds the same.
+        """
+        if self.done not in self.schedule.look_again or self.fresh or not isinstance(self.optimizer, Sampler):
+            return
+        self.on_stream(self._look_again)
+        self._run = None
+
+    def _look_again(self) -> None:
+        assert isinstance(self.optimizer, Sampler)
+        section = self.recipe.sampler
+        self.feed.start(self.done)
+        self.masses = masses(look(self._step, self.done, section.look_batches), section, common_mass(section))
+        assert self.masses is not None
+        change_masses(self.optimizer, self.masses)
+        self.feed.start(self.done)
+
     def begin_sampling(self) -> None:
         """The recipe's sampler (or SGD) is about to make its first step."""
 
@@ -192,7 +211,7 @@ class DeviceLoop:
         if self.stream is None or not isinstance(sampler, Sampler) or not sampler.noise_rank:
             return
         steps = done - self.schedule.warm_steps
-        if steps % noise_friction.EVERY == 0:
+        if steps % noise_rows.EVERY == 0:
             noise_friction.update(sampler, steps)
 
     def changing(self) -> dict[str, Tensor]:

@@ -1,6 +1,8 @@
 """Looking before moving: masses and thermostats from the gradient itself, measured where the sampler begins.
 
-Before the sampler's first step the gradient of U is taken on a few dozen batches, the chain standing still.
+Before the sampler's first step the gradient of U is taken on a few dozen batches, the chain standing still. Masses may
+be measured again until burn-in ends (`sampler.mass_looks`), and never after: a mass that goes on following the gradient
+makes the chain slow where gradients are large, and so the law wrong.
 - Its second moment gives masses: a parameter whose gradient is k times as large gets k times the mass, hence √k times
   less speed. Any fixed mass leaves the same law of the parameters; this one makes one step size serve stiff and soft
   directions alike. Masses are scaled so that their geometric mean is the recipe's own.
@@ -17,6 +19,7 @@ from torch.optim import Optimizer
 
 from atmc.engine.step import Step
 from atmc.recipe.settings import SamplerSection
+from atmc.samplers import Sampler
 
 # A mass may differ from the common one by this factor: beyond it the estimate speaks of dead units, not of stiffness.
 SPAN = 30.0
@@ -63,6 +66,21 @@ def _centre(values: Tensor, weights: Tensor) -> Tensor:
     """Weighted geometric mean of those that are not 0: a dead unit says nothing about the others."""
     alive = (values > 0) * weights
     return ((values.clamp_min(1e-300).log() * alive).sum() / alive.sum().clamp_min(1e-300)).exp()
+
+
+@torch.no_grad()
+def change_masses(sampler: Sampler, new: Masses) -> None:
+    """Give a sampler other masses, one for each parameter. Momenta go with √m, which keeps a Gaussian K in its law."""
+    first = 0
+    for group in sampler.param_groups:
+        params, mass = group["params"], group["mass"]
+        before = list(mass) if isinstance(mass, list | tuple) else [mass] * len(params)
+        after = list(new[first : first + len(params)])
+        for p, old, now in zip(params, before, after, strict=True):
+            sampler.state[p]["momentum"].mul_((torch.as_tensor(now) / torch.as_tensor(old)).sqrt().to(p.device))
+        group["mass"], first = after, first + len(params)
+    for shard in sampler._shards:
+        shard.scratch.pop("noise mass", None)
 
 
 @torch.no_grad()

@@ -85,6 +85,8 @@ def _sampler(
     except (TypeError, ValueError) as error:
         raise InputError(f"sampler: {error}") from error
     for group in made.param_groups:
+        if section.friction_follows_step:
+            group["momentum"] = math.exp(-group["friction"] * section.lr)
         group["lr"] = lr
         group["temperature"] = temperature
     optimizer: Optimizer = made

@@ -32,6 +32,7 @@ class Schedule:
     sample_after: tuple[int, ...]  # rising; k means: once k steps are done
     cycle_ends: tuple[int, ...]  # rising, the last is the last step; one only where nothing cycles
     steps_per_epoch: float
+    look_again: tuple[int, ...] = ()  # rising: where masses are measured once more, before the step of that number
 
     @property
     def steps(self) -> int:
@@ -46,9 +47,9 @@ class Schedule:
         return min(bisect.bisect_right(self.cycle_ends, done), len(self.cycle_ends) - 1)
 
     def next_stop(self, done: int) -> int:
-        """The first sampling time, end of a cycle or change of phase after `done` steps, or the end."""
+        """The first sampling time, end of a cycle, measurement or change of phase after `done` steps, or the end."""
         stops = [self.steps]
-        for times in (self.sample_after, self.cycle_ends):
+        for times in (self.sample_after, self.cycle_ends, self.look_again):
             at = bisect.bisect_right(times, done)
             stops += times[at : at + 1]
         if done < self.warm_steps:
@@ -77,6 +78,8 @@ def make_schedule(recipe: Recipe, num_data: int) -> Schedule:
     factor = _factor(plan, steps, ends, since)
     lr = factor * recipe.sampler.lr
     temperature = _temperature(plan, factor, ends, since) * recipe.sampler.temperature
+    looks = recipe.sampler.mass_looks - 1
+    burn_in = since(plan.burn_in_epochs)
     # The warm start descends along one cosine, so that the sampler takes over from a network at rest.
     descent = 0.5 * (1 + torch.cos(math.pi * torch.arange(warm, dtype=torch.float64) / max(1, warm)))
     return Schedule(
@@ -86,14 +89,20 @@ def make_schedule(recipe: Recipe, num_data: int) -> Schedule:
         sample_after=tuple(warm + k for k in _sampling_times(plan, steps, ends, since)),
         cycle_ends=tuple(warm + k for k in ends),
         steps_per_epoch=num_data / recipe.data.batch_size,
+        look_again=tuple(sorted({warm + max(1, burn_in * k // looks) for k in range(1, looks + 1)})),
     )
 
 
 def _cycle_ends(plan: ScheduleSection, steps: int, since: StepsFor) -> list[int]:
     if plan.kind != "cyclic" or not plan.cycle_epochs:
         return [steps]
-    ends = [since(e) for e in range(plan.cycle_epochs, plan.epochs + 1, plan.cycle_epochs)]
+    ends = [since(k * plan.cycle_epochs) for k in range(1, math.floor(plan.epochs / plan.cycle_epochs + 1e-9) + 1)]
     return ends if ends[-1] == steps else [*ends, steps]  # a last cycle may be cut short by the run's end
+
+
+def _last_is_whole(plan: ScheduleSection) -> bool:
+    cycles = plan.epochs / (plan.cycle_epochs or plan.epochs)
+    return abs(cycles - round(cycles)) < 1e-9
 
 
 def _phase(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
@@ -101,7 +110,7 @@ def _phase(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) 
     assert plan.cycle_epochs
     starts = torch.tensor([0, *ends[:-1]], dtype=torch.float64)
     length = torch.tensor(ends, dtype=torch.float64) - starts
-    if plan.epochs % plan.cycle_epochs:  # the one cut short goes at the pace of a whole one
+    if not _last_is_whole(plan):  # the one cut short goes at the pace of a whole one
         length[-1] = since(plan.cycle_epochs)
     t = torch.arange(steps, dtype=torch.float64)
     which = torch.bucketize(t, torch.tensor(ends, dtype=torch.float64), right=True)
@@ -171,7 +180,7 @@ def _sampling_times(plan: ScheduleSection, steps: int, ends: list[int], since: S
         return times
     if plan.kind == "cyclic":
         # "Collecting after 150 epochs" with cycles of 50 means that the cycle ending at 200 is the first to give one.
-        whole = ends if plan.epochs % (plan.cycle_epochs or 1) == 0 else ends[:-1]
+        whole = ends if _last_is_whole(plan) else ends[:-1]
         times = [time for end in whole for time in _of_cycle(plan, end, since) if time > burn_in]
         explores = _explores(plan, steps, ends, since)
         if early := [time for time in times if explores[time - 1]]:  # by rounding, where an epoch is a step or two

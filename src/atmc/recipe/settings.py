@@ -70,6 +70,7 @@ class SamplerSection:
     momentum: float | None = None  # e^(-D lr) of a sampler; the momentum of SGD
     mass: float | None = None  # m, in place of a speed
     friction: float | None = None  # D, the least friction, in place of a momentum
+    friction_follows_step: bool = False  # D rises as the step size falls, so that every step leaves as much momentum
     speed_limit: float | None = None  # c, in place of a max_speed
     temperature: float = 1.0  # T: 1 is the Bayes posterior, 0 is SGD
     inertia: float | None = None  # mu; not set: T/(D/3)^2, at most 1; the paper has 1
@@ -78,7 +79,8 @@ class SamplerSection:
     thermostat_follows_step: bool = True  # and the temperature, and rests at T = 0; the paper's does not
     thermostat_from_noise: bool = False  # start it at its equilibrium, from the gradient's measured variance
     mass_from: Literal["none", "tensor", "element"] = "none"  # masses from the gradient's measured second moment
-    look_batches: int = 64  # batches for these two measurements, before the first step
+    mass_looks: int = 1  # how often masses are measured: first of all, then evenly up to the end of burn-in
+    look_batches: int = 64  # batches of such a measurement, during which nothing moves
     noise_rank: int = 0  # directions of the gradient noise that friction balances; batches are then independent
     momentum_init: Literal["zero", "law"] = "zero"  # law: drawn at temperature T
     integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"  # of momenta
@@ -123,7 +125,7 @@ class ScheduleSection:
 
     epochs: int = 100  # of each chain
     kind: Literal["cyclic", "cosine", "constant", "step"] = "cyclic"  # course of the step size
-    cycle_epochs: int | None = None  # cyclic: length of a cycle
+    cycle_epochs: int | float | None = None  # cyclic: length of a cycle, which may end within an epoch
     burn_in_epochs: int = 0  # samples are taken after this epoch
     sample_every_steps: int | None = None  # otherwise one sample at each cycle's end, or at the run's
     samples_per_cycle: int = 1  # cyclic: the last one at its end, the others before it

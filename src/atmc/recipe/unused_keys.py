@@ -112,6 +112,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
         "max_speed",
         "mass",
         "friction",
+        "friction_follows_step",
         "speed_limit",
         "mass_from",
         "momentum_init",
@@ -130,6 +131,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
         for key in other.recipe_keys:
             yield f"sampler.{key}", kind is not None and key in kind.recipe_keys, with_name, f'use "{own}"'
     looks = section.thermostat_from_noise or section.mass_from != "none"
+    yield "sampler.mass_looks", section.mass_from != "none", 'sampler.mass_from = "none"', 'use "tensor" or "element"'
     yield "sampler.look_batches", looks, "nothing to look for", "set sampler.mass_from or sampler.thermostat_from_noise"
     yield "sampler.weight_decay", sgd, with_name, "say it as target.prior and target.prior_scale"
     yield "sampler.nesterov", sgd, with_name, ""

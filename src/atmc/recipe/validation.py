@@ -35,6 +35,8 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sampler.temperature": (lambda v: 0 <= v < math.inf, "at least 0 and finite"),
     "sampler.noise_rank": (lambda v: 0 <= v <= 512, "from 0 to 512"),
     "sampler.inertia": (lambda v: 0 < v < math.inf, "above 0 and finite"),
+    # Each is recorded in a CUDA graph of its own, of which a sampler has eight.
+    "sampler.mass_looks": (lambda v: 1 <= v <= 6, "from 1 to 6"),
     "sampler.look_batches": (lambda v: 2 <= v <= 1_000_000, "from 2 to 1,000,000"),
     "sampler.weight_decay": (lambda v: v >= 0, "at least 0"),
     "schedule.epochs": (lambda v: 1 <= v <= 10_000_000, "from 1 to 10,000,000"),
@@ -191,6 +193,13 @@ def _samples_of_cycle(plan: ScheduleSection) -> Iterator[str]:
 
 def _sampler(recipe: Recipe) -> Iterator[str]:
     sampler, plan = recipe.sampler, recipe.schedule
+    if sampler.friction_follows_step and sampler.noise_rank:
+        yield "sampler.friction_follows_step and sampler.noise_rank do not go together: leave one out"
+    if sampler.mass_looks > 1 and not plan.burn_in_epochs:
+        yield (
+            f"sampler.mass_looks = {sampler.mass_looks} measures masses until burn-in ends, and "
+            "schedule.burn_in_epochs = 0: give it some epochs"
+        )
     speeds = [key for key in ("speed", "max_speed") if getattr(sampler, key) is not None]
     direct = [key for key in ("mass", "friction", "speed_limit") if getattr(sampler, key) is not None]
     if speeds and direct:

@@ -7,6 +7,7 @@ captured graph replays a different step each time. Sums go to one slot per block
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from atmc.common.graph_table import GraphTable
+from atmc.samplers import noise_triton
 from atmc.samplers.flat_state import Shard, memory_order
 from atmc.samplers.fused_native import KINDS
 from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction
@@ -148,9 +150,8 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
     plan = plan_of(sampler, shard)
     flat = shard.flat
     checked = sampler._policy(shard) == "skip"
-    grid = (plan.count,)
     empty = plan.ticket
-    kernels.step_kernel[grid](
+    state = (
         plan.chunks,
         plan.table,
         plan.table.view(torch.float64),
@@ -158,6 +159,26 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
         flat.get("thermostat", empty),
         plan.mass if plan.mass is not None else empty,
         shard.step,
+    )
+    options = {
+        "KIND": KINDS[type(sampler).__name__],
+        "HYPERBOLIC": bool(any(g.get("speed_limit", float("inf")) != float("inf") for g in shard.groups)),
+        "SHARED": sampler.shared_thermostat,
+        "HAS_MASS": plan.mass is not None,
+        "RANK": sampler.noise_rank,
+        "CHECKED": checked,
+        "DTYPE": _dtype(shard),
+        "STATE": tl.float64 if shard.dtype == torch.float64 else tl.float32,
+        "ALIGN": 16 if plan.aligned else 1,
+        "BLOCK": BLOCK,
+        "num_warps": 8,
+    }
+    factor, along = empty, empty
+    if sampler.noise_rank:
+        noise = sampler._key, shard.number, plan.count
+        factor, along = noise_triton.along(shard, (*state, plan.bad.step), noise, **options)
+    kernels.step_kernel[(plan.count,)](
+        *state,
         plan.ticket,
         plan.bad.step,
         plan.partial,
@@ -165,21 +186,16 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
         shard.number,
         plan.count,
         sampler.measure_every,
-        KIND=KINDS[type(sampler).__name__],
-        HYPERBOLIC=bool(any(g.get("speed_limit", float("inf")) != float("inf") for g in shard.groups)),
+        factor,
+        along,
+        shard.total,
         CORRECTED=sampler.corrected,
         STRANG=sampler.strang,
-        SHARED=sampler.shared_thermostat,
-        HAS_MASS=plan.mass is not None,
         PRECONDITIONED="square_avg" in flat,
-        CHECKED=checked,
-        DTYPE=_dtype(shard),
-        STATE=tl.float64 if shard.dtype == torch.float64 else tl.float32,
-        ALIGN=16 if plan.aligned else 1,
-        BLOCK=BLOCK,
-        num_warps=8,
+        **options,
     )
     shard.scratch["fused"] = True
+    shard.scratch.pop("own readings", None)
     if sampler.shared_thermostat:
         shard.scratch["heat"] = [plan.partial[:, 2].sum().to(shard.dtype)]
 
@@ -206,14 +222,18 @@ def _upload(sampler: Sampler, shard: Shard, plan: Plan, grads: list[Tensor | Non
             0,
         )
         board.view(np.float64)[i, 7] = group.get("reference_temperature") or 0.0
-        friction = least_friction(group) if "friction" in group else getattr(sampler, "decay", 0.0)
+        if isinstance(lr, Tensor) and group.get("momentum") is not None:
+            friction = added = math.log(group["momentum"])  # below 0: the kernel divides it by the step size
+        else:
+            friction = least_friction(group) if "friction" in group else getattr(sampler, "decay", 0.0)
+            added = max(friction - getattr(sampler, "noise_estimate", 0.0), 0.0)
         hyper[i] = (
             0.0 if isinstance(lr, Tensor) else lr,
             0.0 if isinstance(temperature, Tensor) else temperature,
             mass,
             inverse_momentum_scale(float(mass), limit),
             friction,
-            max(friction - getattr(sampler, "noise_estimate", 0.0), 0.0),
+            added,
             1.0 / group["inertia"] if "inertia" in group else getattr(sampler, "epsilon", 0.0),
             group.get("reference_lr") or 0.0,
         )

@@ -42,10 +42,14 @@ class KineticSampler(Sampler):
             return
         plain_number(f"momentum of group {number}", momentum, "None or a number in (0, 1]", lambda v: 0.0 < v <= 1.0)
         if isinstance(lr, Tensor) and lr.device.type != "cpu":
-            raise ValueError(
-                f"momentum of group {number} is set while its lr is a tensor on a device, where the friction cannot be "
-                "worked out without waiting: give lr as a number, or use the scheduler's cycle_momentum=False"
-            )
+            # Only the fused kernel works the friction out on the device.
+            if self.backend in ("single", "foreach") or self.noise_rank or options.get("noise_estimate"):
+                raise ValueError(
+                    f"momentum of group {number} is set while its lr is a tensor on a device, where backend="
+                    "'single' or 'foreach', noise_rank and noise_estimate would have to wait for it: leave them out, "
+                    "give lr as a number, or use the scheduler's cycle_momentum=False"
+                )
+            return
         if math.isinf(least_friction(group)):
             raise ValueError(f"lr of group {number} is {float(lr):g}: too small for its momentum of {momentum:g}")
 

@@ -30,38 +30,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atmc.samplers import backends
-from atmc.samplers.flat_state import Shard, view_like
+from atmc.samplers import backends, fused_triton, noise_triton
+from atmc.samplers.flat_state import Shard
 from atmc.samplers.integrator import ornstein, synchronised_virial
 from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction, slowing, thermostat_weight
+from atmc.samplers.noise_rows import EVERY, buffer, derive, like_params, mass_of, rows_of, scale_of
 from atmc.samplers.tensor_list import sqrt
 
-EVERY = 16  # steps between two updates of B
 # How long B remembers, in steps: at least LEAST, and PER_ROW for each of its rows. Noise changes with θ, so that a
 # network (64–50–10, digits, batches of 20) was at 2.1 times T along the noise with 100 steps and at 3.1 with 500. But
 # 50 rows from 100 steps are mostly chance: a regression in 50 dimensions had .94 of its standard deviations, with 400
 # steps .99.
 LEAST, PER_ROW = 100, 8
-
-
-def slots(rank: int) -> tuple[str, ...]:
-    """The state of a parameter: rows of B, differences not taken in yet, and the last gradient."""
-    return (*(f"noise_{i}" for i in range(rank)), *(f"noise_new_{i}" for i in range(EVERY)), "noise_last")
-
-
-def join_rows(shard: Shard, rank: int) -> None:
-    """Lay the rows of a shard's state out as one matrix, so that they can be multiplied as one."""
-    names = slots(rank)
-    rows = torch.zeros(len(names), shard.total, device=shard.device, dtype=shard.dtype)
-    for row, name in zip(rows, names, strict=True):
-        shard.flat[name] = row
-
-
-def _rows(shard: Shard, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """B, the new differences, and the last gradient."""
-    first = shard.flat["noise_0"]
-    whole = first.as_strided((rank + EVERY + 1, shard.total), (shard.total, 1), first.storage_offset())
-    return whole[:rank], whole[rank:-1], whole[-1]
 
 
 def check(groups: list[dict[str, Any]], shards: int, strang: bool) -> None:
@@ -81,17 +61,18 @@ def check(groups: list[dict[str, Any]], shards: int, strang: bool) -> None:
 
 def gather(shard: Shard, grads: list[Tensor | None]) -> list[Tensor | None]:
     """Copies of the gradients in one flat buffer, which stays where it is, as views shaped like the parameters."""
-    flat = _buffer(shard, "noise gradient")
-    views = [None if g is None else v for g, v in zip(grads, _like_params(shard, flat), strict=True)]
+    flat = buffer(shard, "noise gradient")
+    views = [None if g is None else v for g, v in zip(grads, like_params(shard, flat), strict=True)]
     torch._foreach_copy_([v for v in views if v is not None], [g for g in grads if g is not None])
     return views
 
 
 def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
     """Put the friction into the gathered gradient, and keep its difference from the last one for later steps."""
-    flat, group = _buffer(shard, "noise gradient"), shard.groups[0]
-    factor, fresh, last = _rows(shard, sampler.noise_rank)
-    mass = _mass(shard)
+    flat, group = buffer(shard, "noise gradient"), shard.groups[0]
+    rows = rows_of(shard, sampler.noise_rank)
+    factor, fresh, last = rows[: sampler.noise_rank], rows[sampler.noise_rank : -1], rows[-1]
+    mass = mass_of(shard)
     inverse_scale = inverse_momentum_scale(mass, group["speed_limit"])
     lr, temperature, friction = group["lr"], group["temperature"], least_friction(group)
     p, kept = shard.flat["momentum"], shard.flat.get("thermostat")
@@ -106,7 +87,7 @@ def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: boo
     plain = p + p * own.decay_minus_one - flat * half + eta * sqrt(own.variance)
     moving = (p * r + plain * slowing(plain, inverse_scale)) / mass
     strength, drag = _strength(lr, temperature), _tanh(lr * (0.5 * friction))
-    along = (factor @ moving).double() * strength / (_scale(sampler, shard) * strength + (drag + 1.0))
+    along = (factor @ moving).double() * strength / (scale_of(shard, sampler.noise_rank) * strength + (drag + 1.0))
     difference = torch.sub(flat, last).mul_(math.sqrt(0.5))
     new = torch.where(shard.step > 0, difference, torch.zeros_like(difference))  # the first step has none
     fresh.index_copy_(0, torch.remainder(shard.step, EVERY).reshape(1), new[None])
@@ -118,37 +99,30 @@ def update(sampler: Any, steps: int) -> None:
     """Take the differences of the last EVERY steps into B. To be called after every EVERY-th step.
 
     B becomes the best factor of its rank, in the metric of 1/m, of an average over the last steps (over all of them at
-    first). Its rows are orthogonal in that metric. Cannot be captured in a CUDA graph.
+    first). Its rows are orthogonal in that metric. Cannot be captured in a CUDA graph, but does not wait for the device
+    either where the fused step runs there.
     """
     memory = max(LEAST, PER_ROW * sampler.noise_rank)
     share = max(-math.expm1(-EVERY / memory), EVERY / max(steps, EVERY))
     for shard in sampler._shards:
-        factor, fresh, _ = _rows(shard, sampler.noise_rank)
+        rows = rows_of(shard, sampler.noise_rank)
+        if _on_device(sampler, shard):
+            noise_triton.update(shard, rows, mass_of(shard), sampler.noise_rank, share)
+            derive(shard, sampler.noise_rank)
+            continue
+        factor, fresh = rows[: sampler.noise_rank], rows[sampler.noise_rank : -1]
         both = torch.cat([factor * math.sqrt(1.0 - share), fresh * math.sqrt(share / EVERY)])
-        gram = (both @ (both / _mass(shard)).T).double()
+        gram = (both @ (both / mass_of(shard)).T).double()
         if bool(gram.isfinite().all()):  # else the chain diverges, which is told elsewhere
             best = torch.linalg.eigh(gram).eigenvectors[:, -sampler.noise_rank :]
             factor.copy_(best.T.to(both.dtype) @ both)
-        derive(sampler, shard)
+        derive(shard, sampler.noise_rank)
 
 
-def derive(sampler: Any, shard: Shard) -> None:
-    """Bring what follows from B up to date, where a captured graph looks for it."""
-    _scale(sampler, shard).copy_(_squares(sampler, shard))
-
-
-def _scale(sampler: Any, shard: Shard) -> Tensor:
-    """The diagonal of B M⁻¹ B': the eigenvalues of the noise."""
-    if "noise scale" not in shard.scratch:
-        shard.scratch["noise scale"] = _squares(sampler, shard)
-    found: Tensor = shard.scratch["noise scale"]
-    return found
-
-
-def _squares(sampler: Any, shard: Shard) -> Tensor:
-    factor = _rows(shard, sampler.noise_rank)[0]
-    squares: Tensor = (factor * factor / _mass(shard)).sum(1)
-    return squares.double()
+def _on_device(sampler: Any, shard: Shard) -> bool:
+    """Whether the kernels can take the differences in."""
+    small = sampler.noise_rank + EVERY <= noise_triton.LARGEST
+    return small and shard.dtype == torch.float32 and sampler._choose_backend(shard) is fused_triton.fused
 
 
 def _strength(lr: Any, temperature: Any) -> Any:
@@ -163,36 +137,11 @@ def _tanh(x: Any) -> Any:
     return torch.tanh(x).double() if isinstance(x, Tensor) else math.tanh(x)
 
 
-def _buffer(shard: Shard, name: str) -> Tensor:
-    """A flat buffer of a shard, which stays where it is."""
-    if name not in shard.scratch:
-        shard.scratch[name] = torch.zeros(shard.total, device=shard.device, dtype=shard.dtype)
-    found: Tensor = shard.scratch[name]
-    return found
-
-
-def _like_params(shard: Shard, flat: Tensor) -> list[Tensor]:
-    return [view_like(flat, offset, p) for p, offset in zip(shard.params, shard.offsets, strict=True)]
-
-
-def _mass(shard: Shard) -> Any:
-    """The mass of all parameters: one number, or a vector like the momenta."""
-    masses = [shard.mass(i) for i in range(len(shard.params))]
-    if not any(isinstance(m, Tensor) for m in masses) and len(set(masses)) == 1:
-        return masses[0]
-    if "noise mass" not in shard.scratch:
-        flat = _buffer(shard, "noise mass").fill_(1.0)
-        for view, mass in zip(_like_params(shard, flat), masses, strict=True):
-            view.copy_(torch.as_tensor(mass))
-    found: Tensor = shard.scratch["noise mass"]
-    return found
-
-
 def _measure(shard: Shard, grads: list[Tensor | None], virial: Tensor, flat: Tensor) -> None:
     """The sums that the backends would take, from the gradient as it is before the friction is put into it."""
     shard.scratch["own readings"] = True
-    weights = _buffer(shard, "noise weights")
-    torch._foreach_copy_(_like_params(shard, weights), [p.detach() for p in shard.params])
+    weights = buffer(shard, "noise weights")
+    torch._foreach_copy_(like_params(shard, weights), [p.detach() for p in shard.params])
     if "noise lengths" not in shard.scratch:
         lengths = torch.tensor([*shard.offsets, shard.total], device="cpu").diff()
         absent = torch.tensor([0.0 if grad is not None else math.nan for grad in grads], dtype=torch.float64)

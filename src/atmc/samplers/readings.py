@@ -73,6 +73,10 @@ class Readings:
             "silent_share": self.silent,
         }
 
+    def by_tensor(self) -> dict[str, tuple[float, float]]:
+        """Kinetic and configurational temperature of each tensor, by its name."""
+        return {tensor.name: (tensor.kinetic, tensor.configurational) for tensor in self.tensors}
+
 
 def read(shards: list[Shard], adaptive: bool) -> Readings:
     """All readings on the host, computed on the device and copied once.

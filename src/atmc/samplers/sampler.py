@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from atmc.samplers import backends, fused_native, fused_triton, noise_friction, state_saving
+from atmc.samplers import backends, fused_native, fused_triton, noise_friction, noise_rows, state_saving
 from atmc.samplers.checks import (
     check_changed_masses,
     check_group,
@@ -90,7 +90,7 @@ class Sampler(Optimizer):
         if self.noise_rank:
             if not self.has_momentum:
                 raise ValueError(f"noise_rank is for samplers with momentum, not for {type(self).__name__}")
-            self.slots = (*self.slots, *noise_friction.slots(self.noise_rank))
+            self.slots = (*self.slots, *noise_rows.slots(self.noise_rank))
         self._key = stream_key(self.seed)
         self._calls = 0
         self._skipped: str | None = None
@@ -167,7 +167,7 @@ class Sampler(Optimizer):
                 params, names, groups = (list(column) for column in zip(*entries, strict=True))
                 shard = build_shard(len(shards), params, names, groups, self.slots, self.shared_thermostat)
                 if self.noise_rank:
-                    noise_friction.join_rows(shard, self.noise_rank)
+                    noise_rows.join_rows(shard, self.noise_rank)
                 if self._shards:
                     shard.step.copy_(self._shards[0].step)
                 for index, p in enumerate(params):
@@ -263,12 +263,13 @@ class Sampler(Optimizer):
                 )
             self._build()
         gradients = [dense_gradients(shard) for shard in self._shards]
+        chosen = [self._choose_backend(shard) for shard in self._shards]
+        by_hand = False  # whether friction along the noise is put into the gradient; the CUDA kernels have it
         if self.noise_rank:
             noise_friction.check(self.param_groups, len(self._shards), self.strang)
-            gradients = [
-                noise_friction.gather(shard, grads) for shard, grads in zip(self._shards, gradients, strict=True)
-            ]
-        chosen = [self._choose_backend(shard) for shard in self._shards]
+            by_hand = chosen[0] is not fused_triton.fused
+            if by_hand:
+                gradients = [noise_friction.gather(self._shards[0], gradients[0])]
         for shard, grads, backend in zip(self._shards, gradients, chosen, strict=True):
             policy = self._policy(shard)
             bad = (
@@ -284,18 +285,17 @@ class Sampler(Optimizer):
                 return loss
         # A graph of PyTorch operations cannot choose later whether to measure; the kernels can.
         measure = capturing or self._calls % self.measure_every == 0
-        if self.noise_rank:  # before the tables of the fused step are uploaded: drawing its noise uses them too
-            for shard, grads in zip(self._shards, gradients, strict=True):
-                noise_friction.correct(self, shard, grads, measure)
+        if by_hand:
+            noise_friction.correct(self, self._shards[0], gradients[0], measure)
         fused_triton.prepare(self, list(zip(self._shards, gradients, chosen, strict=True)))
         for shard, grads, backend in zip(self._shards, gradients, chosen, strict=True):
-            backend(self, shard, grads, measure and not self.noise_rank)
+            backend(self, shard, grads, measure and not by_hand)
             if backend in (fused_native.fused, fused_triton.fused):  # autograd does not see what compiled code writes
                 written = [p for p, grad in zip(shard.params, grads, strict=True) if grad is not None]
                 torch.autograd.graph.increment_version(written)
         self._after_step()
         self._calls += 1
-        if self.noise_rank and not capturing and self._calls % noise_friction.EVERY == 0:
+        if self.noise_rank and not capturing and self._calls % noise_rows.EVERY == 0:
             noise_friction.update(self, self._calls)
         return loss
 
@@ -426,4 +426,4 @@ class Sampler(Optimizer):
         state_saving.restore(self, checked, held)
         if self.noise_rank:
             for shard in self._shards:
-                noise_friction.derive(self, shard)
+                noise_rows.derive(shard, self.noise_rank)

@@ -61,8 +61,8 @@ class SGHMC(KineticSampler):
     def check_together(self, group: dict[str, Any], number: int, options: Mapping[str, Any]) -> None:
         """Friction must leave room for `noise_estimate`, or no noise would be added and the group would descend."""
         super().check_together(group, number, options)
-        friction, estimate = least_friction(group), options["noise_estimate"]
-        if friction < estimate:
+        estimate = options["noise_estimate"]
+        if estimate and (friction := least_friction(group)) < estimate:
             raise ValueError(f"friction of group {number} is {friction:g}, less than noise_estimate ({estimate:g})")
 
     def coefficients(self, xi: Any, friction: float) -> tuple[Any, Any]:

@@ -3,15 +3,28 @@
 # mypy: ignore-errors
 from __future__ import annotations
 
+import os
+
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
+
+# Triton's interpreter, which runs kernels on a CPU for tests, knows neither the hardware's instructions nor libdevice.
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@triton.jit
+def _round(x):
+    if INTERPRETED:
+        return tl.floor(x + 0.5)
+    else:
+        return libdevice.rint(x)
 
 
 @triton.jit
 def _turn(u):
     """cos and sin of a whole turn times u, for u in [−½, ½], as in step.c: no branch for what never comes."""
-    half = libdevice.rint(2.0 * u)
+    half = _round(2.0 * u)
     x = u - 0.5 * half
     y = x * x
     sign = 1.0 - 2.0 * half * half
@@ -31,7 +44,7 @@ def _turn(u):
 @triton.jit
 def _sqrt(x):
     """√x; in float32 the hardware's own, without the detour for denormal numbers."""
-    if x.dtype == tl.float64:
+    if x.dtype == tl.float64 or INTERPRETED:
         return tl.sqrt(x)
     else:
         return tl.inline_asm_elementwise("sqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
@@ -40,7 +53,7 @@ def _sqrt(x):
 @triton.jit
 def _rsqrt(x):
     """1/√x, likewise."""
-    if x.dtype == tl.float64:
+    if x.dtype == tl.float64 or INTERPRETED:
         return tl.rsqrt(x)
     else:
         return tl.inline_asm_elementwise("rsqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
@@ -49,7 +62,7 @@ def _rsqrt(x):
 @triton.jit
 def _reciprocal(x):
     """1/x, likewise."""
-    if x.dtype == tl.float64:
+    if x.dtype == tl.float64 or INTERPRETED:
         return 1.0 / x
     else:
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
@@ -92,7 +105,7 @@ def _expm1(x):
         return libdevice.expm1(x)
     else:
         x = tl.minimum(tl.maximum(x, -87.0), 88.0)
-        n = libdevice.rint(x * 1.44269504)
+        n = _round(x * 1.44269504)
         r = (x - n * 0.693145752) - n * 1.42860677e-6
         q = r * 0.000198992743 + 0.001394110843
         q = q * r + 0.008333298483
@@ -105,13 +118,31 @@ def _expm1(x):
 
 
 @triton.jit
-def _momentum(p, g, eta, alpha, beta, h, m, k, T, HYPERBOLIC: tl.constexpr, CORRECTED: tl.constexpr):
+def _momentum(
+    p,
+    g,
+    eta,
+    alpha,
+    beta,
+    h,
+    m,
+    k,
+    T,
+    HYPERBOLIC: tl.constexpr,
+    CORRECTED: tl.constexpr,
+    drag=0.0,
+    MIDPOINT: tl.constexpr = False,
+):
+    """The momentum step; MIDPOINT: that of `noise_friction.py`, where `drag` is the friction along the noise."""
     r = _slowing(p, k, HYPERBOLIC)
     x = beta * r * h + 1e-30
     e = _expm1(-x)
     kick = -e * _reciprocal(x) * h
     variance = kick * (e + 2.0) * alpha * (m * T)
-    new = p + p * e - g * kick + eta * _sqrt(variance)
+    if MIDPOINT:
+        new = p + p * e - (g * ((e + 2.0) * (h * 0.5)) + drag) + eta * _sqrt(variance)
+    else:
+        new = p + p * e - g * kick + eta * _sqrt(variance)
     if HYPERBOLIC and CORRECTED:
         change = (_slowing(new, k, HYPERBOLIC) - r) * beta * (h * 0.5)
         new = new - new * (change * _reciprocal(tl.abs(change) + 1.0))
@@ -125,6 +156,53 @@ def _middle_virial(p, g, beta, h, inverse_mass, k, HYPERBOLIC: tl.constexpr):
     e = _expm1(-x)
     reach = -e * _reciprocal(x) * h * _reciprocal(e + 2.0)
     return (p - g * reach * ((r * r + 1.0) * 0.5)) * p * r * inverse_mass
+
+
+@triton.jit
+def _settings(table, hyper, tensor, STATE: tl.constexpr):
+    """h, T, m, 1/(mc)², D, the least noise, 1/μ and the thermostat's weight of one parameter."""
+    lr_address = tl.load(table + 16 * tensor + 4)
+    temperature_address = tl.load(table + 16 * tensor + 5)
+    values = hyper + 16 * tensor + 8
+    h = tl.load(values).to(STATE)
+    T = tl.load(values + 1).to(STATE)
+    if lr_address != 0:
+        h = tl.load(lr_address.to(tl.pointer_type(tl.float32))).to(STATE)
+    if temperature_address != 0:
+        T = tl.load(temperature_address.to(tl.pointer_type(tl.float32))).to(STATE)
+    mass = tl.load(values + 2).to(STATE)
+    scale = tl.load(values + 3).to(STATE)
+    D = tl.load(values + 4).to(STATE)
+    quiet_noise = tl.load(values + 5).to(STATE)
+    if D < 0.0:  # −D h, of a group that says how much momentum a step leaves
+        D = -D / h
+        quiet_noise = -quiet_noise / h
+    inverse_inertia = tl.load(values + 6).to(STATE)
+    # What step size and temperature make of the thermostat; divided exactly, so that backends agree. At T = 0 it rests.
+    warm = tl.load(values - 1).to(STATE).to(tl.float64)
+    now = h.to(tl.float64) * tl.where(warm > 0.0, warm, 1.0)
+    reference = tl.load(values + 7).to(STATE).to(tl.float64)
+    full = reference * tl.where(warm > 0.0, T.to(tl.float64), 1.0)
+    weight = tl.where(full > now, now / full, 1.0)
+    weight = tl.where((reference > 0.0) & (T == 0.0), 0.0, weight).to(STATE)
+    return h, T, mass, scale, D, quiet_noise, inverse_inertia, weight
+
+
+@triton.jit
+def _coefficients(kept, weight, D, quiet_noise, KIND: tl.constexpr):
+    """Noise level α and friction β for what is kept of the thermostat."""
+    if KIND == 2:
+        alpha = quiet_noise
+        beta = D
+    else:
+        xi = kept * weight
+        if KIND == 0:
+            alpha = tl.maximum(D - xi, 0.0)
+            beta = tl.maximum(xi, D)
+        else:
+            alpha = D
+            beta = D + xi
+    return alpha, beta
 
 
 @triton.jit
@@ -143,6 +221,9 @@ def step_kernel(
     shard,
     count,
     every,
+    factor,
+    along,
+    length,
     KIND: tl.constexpr,
     HYPERBOLIC: tl.constexpr,
     CORRECTED: tl.constexpr,
@@ -150,13 +231,14 @@ def step_kernel(
     SHARED: tl.constexpr,
     HAS_MASS: tl.constexpr,
     PRECONDITIONED: tl.constexpr,
+    RANK: tl.constexpr,
     CHECKED: tl.constexpr,
     DTYPE: tl.constexpr,
     STATE: tl.constexpr,
     ALIGN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One step of one block of one parameter. KIND: 0 ATMC, 1 SGNHT, 2 SGHMC, 3 SGLD."""
+    """One step of one block of one parameter. KIND: 0 ATMC, 1 SGNHT, 2 SGHMC, 3 SGLD. RANK: of `noise_friction.py`."""
     QUARTER: tl.constexpr = BLOCK // 4
     block = tl.program_id(0)
     tensor = tl.load(chunks + 2 * block)
@@ -166,32 +248,12 @@ def step_kernel(
     grad_address = tl.load(row + 1)
     numel = tl.load(row + 2)
     offset = tl.load(row + 3)
-    lr_address = tl.load(row + 4)
-    temperature_address = tl.load(row + 5)
     last_address = tl.load(row + 6)
-    values = hyper + 16 * tensor + 8
-    h = tl.load(values).to(STATE)
-    T = tl.load(values + 1).to(STATE)
-    if lr_address != 0:
-        h = tl.load(lr_address.to(tl.pointer_type(tl.float32))).to(STATE)
-    if temperature_address != 0:
-        T = tl.load(temperature_address.to(tl.pointer_type(tl.float32))).to(STATE)
+    h, T, mass, scale, D, quiet_noise, inverse_inertia, weight = _settings(table, hyper, tensor, STATE)
     last = h
     if STRANG:
         last = tl.load(last_address.to(tl.pointer_type(tl.float64))).to(STATE)
-    mass = tl.load(values + 2).to(STATE)
     inverse = 1.0 / mass
-    scale = tl.load(values + 3).to(STATE)
-    D = tl.load(values + 4).to(STATE)
-    quiet_noise = tl.load(values + 5).to(STATE)
-    inverse_inertia = tl.load(values + 6).to(STATE)
-    # What step size and temperature make of the thermostat; divided exactly, so that backends agree. At T = 0 it rests.
-    warm = tl.load(values - 1).to(STATE).to(tl.float64)
-    now = h.to(tl.float64) * tl.where(warm > 0.0, warm, 1.0)
-    reference = tl.load(values + 7).to(STATE).to(tl.float64)
-    full = reference * tl.where(warm > 0.0, T.to(tl.float64), 1.0)
-    weight = tl.where(full > now, now / full, 1.0)
-    weight = tl.where((reference > 0.0) & (T == 0.0), 0.0, weight).to(STATE)
     step = tl.load(step_ptr)
     measured = step % every == 0
     taken = step >= 0
@@ -239,27 +301,25 @@ def step_kernel(
                 inverse_mass = inverse * each
                 if HYPERBOLIC:
                     k = scale * each * each
-            if KIND == 2:
-                alpha = quiet_noise
-                beta = D
-            else:
-                if SHARED:
-                    kept = tl.load(thermostat)
-                else:
-                    kept = tl.load(thermostat + offset + at, mask=inside, other=0.0)
-                xi = kept * weight
-                if KIND == 0:
-                    alpha = tl.maximum(D - xi, 0.0)
-                    beta = tl.maximum(xi, D)
-                else:
-                    alpha = D
-                    beta = D + xi
+            kept = 0.0
+            if SHARED:
+                kept = tl.load(thermostat)
+            elif KIND != 2:
+                kept = tl.load(thermostat + offset + at, mask=inside, other=0.0)
+            alpha, beta = _coefficients(kept, weight, D, quiet_noise, KIND)
             if measured:
                 kinetic += tl.where(inside, _middle_virial(p, g, beta, last, inverse_mass, k, HYPERBOLIC), 0.0)
             if STRANG:
                 eta2 = _pick(s0, s1, s2, s3, q).to(STATE)
                 p = _momentum(p, g, eta, alpha, beta, last * 0.5, m, k, T, HYPERBOLIC, CORRECTED)
                 p = _momentum(p, g, eta2, alpha, beta, h * 0.5, m, k, T, HYPERBOLIC, CORRECTED)
+            elif RANK > 0:
+                drag = tl.zeros((QUARTER,), dtype=STATE)
+                for first in range(0, RANK, 4):
+                    for i in tl.static_range(4):  # beyond RANK `along` is 0, and the rows are other finite numbers
+                        row_at = factor + length.to(tl.int64) * (first + i) + offset + at
+                        drag += tl.load(along + first + i) * tl.load(row_at, mask=inside, other=0.0)
+                p = _momentum(p, g, eta, alpha, beta, h, m, k, T, HYPERBOLIC, CORRECTED, drag, True)
             else:
                 p = _momentum(p, g, eta, alpha, beta, h, m, k, T, HYPERBOLIC, CORRECTED)
             tl.store(momentum + offset + at, p, mask=inside)

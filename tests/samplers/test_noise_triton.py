@@ -1,0 +1,153 @@
+"""The CUDA kernels of `noise_rank` in Triton's interpreter, against the same steps in PyTorch's operations."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import atmc
+from atmc.samplers import fused_native, fused_triton, noise_rows, noise_triton
+
+SHAPES = [(40, 60), (3,), (2, 3, 4, 4)]  # more than one block, less than a vector, another order in memory
+
+
+def made(device: str, backend: str, kind: str, **options: Any) -> tuple[Any, list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.randn(s, generator=generator).to(device).requires_grad_() for s in SHAPES]
+    with torch.no_grad():
+        params[2].data = params[2].data.contiguous(memory_format=torch.channels_last)
+    settings = {"lr": 0.05, "mass": 2.0, "friction": 2.0, "noise_rank": 3, "measure_every": 4, "momentum_init": "law"}
+    return getattr(atmc, kind)(params, backend=backend, **{**settings, **options}), params
+
+
+def walk(sampler: Any, params: list[torch.Tensor], steps: int, bad: int = -1) -> None:
+    """Noise of rank two around the gradient of a quadratic; one gradient is not finite."""
+    for step in range(steps):
+        z = torch.randn(2, generator=torch.Generator().manual_seed(100 + step))
+        for p in params:
+            shape = torch.linspace(-1, 1, p.numel()).view(p.shape)
+            p.grad = p.detach() + ((z[0] * shape + z[1] * shape.square()) * 20).to(p)
+        if step == bad:
+            params[1].grad[0] = float("nan")
+        sampler.step()
+
+
+def check_steps(device: str) -> None:
+    """Steps and readings of the kernels, with limits, masses, a skipped step and each sampler."""
+    masses = [torch.rand(s, generator=torch.Generator().manual_seed(1)) + 0.5 for s in SHAPES]
+    masses = [m.to(device) for m in masses]
+    cases = [
+        ("ATMC", {}),
+        ("ATMC", {"speed_limit": 0.7}),
+        ("ATMC", {"mass": masses, "noise_rank": 9}),
+        ("SGNHT", {}),
+        ("SGHMC", {"temperature": 0.5}),
+    ]
+    for kind, options in cases:
+        ours, mine = made(device, "fused", kind, **options)
+        other, theirs = made(device, "single", kind, **options)
+        walk(ours, mine, 20)
+        walk(other, theirs, 20)
+        assert "fused" in ours._shards[0].scratch
+        assert "own readings" in other._shards[0].scratch
+        for p, q in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-3)
+        for name in ("kinetic", "configurational"):
+            assert getattr(ours.readings(), name) == pytest.approx(getattr(other.readings(), name), rel=1e-3)
+
+
+def check_skipped_steps(device: str) -> None:
+    """A step whose gradient is not finite leaves no trace in the parameters or in what is known of the noise."""
+    sampler, params = made(device, "fused", "ATMC", nonfinite="skip")
+    walk(sampler, params, 5)
+    rows, before = noise_rows.rows_of(sampler._shards[0], 3).clone(), [p.detach().clone() for p in params]
+    walk(sampler, params, 1, bad=0)
+    assert torch.equal(rows, noise_rows.rows_of(sampler._shards[0], 3))
+    assert all(torch.equal(p, q) for p, q in zip(params, before, strict=True))
+    with pytest.raises(RuntimeError, match="was not finite at step 5"):
+        sampler.check()
+
+
+def check_update(device: str) -> None:
+    """The kernels' update of B against eigenvectors in double precision; a broken matrix leaves it as it is."""
+    for rank, mass in ((3, 2.0), (17, [torch.rand(s).to(device) + 0.5 for s in SHAPES])):
+        sampler, _ = made(device, "fused", "ATMC", noise_rank=rank, mass=mass)
+        shard = sampler._shards[0]
+        rows = noise_rows.rows_of(shard, rank)
+        decay = torch.logspace(0, -2, len(rows))[:, None]
+        rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(2)) * decay)
+        before, metric = rows.double().clone(), torch.as_tensor(noise_rows.mass_of(shard)).double()
+        both = torch.cat([before[:rank] * 0.7**0.5, before[rank:-1] * (0.3 / 16) ** 0.5])
+        vectors = torch.linalg.eigh(both @ (both / metric).T).eigenvectors[:, -rank:]
+        right = vectors.T @ both
+        noise_triton.update(shard, rows, noise_rows.mass_of(shard), rank, 0.3)
+        found = rows[:rank].double()
+        whole = (right.T @ right).norm()
+        assert float((found.T @ found - right.T @ right).norm() / whole) < 1e-5
+        gram = found @ (found / metric).T
+        assert float((gram - gram.diag().diag()).abs().max() / gram.abs().max()) < 1e-6
+        assert torch.equal(rows[rank:].double(), before[rank:])
+        rows[rank, 5] = float("nan")
+        kept = rows[:rank].clone()
+        noise_triton.update(shard, rows, noise_rows.mass_of(shard), rank, 0.3)
+        assert torch.equal(rows[:rank], kept)
+
+
+def interpreted() -> None:
+    """On a CPU: the kernels get a CPU's tensors, and nothing has to be pinned or captured."""
+
+    def upload(plan: Any, values: Any) -> None:
+        plan.table.copy_(torch.from_numpy(values))
+
+    fused_triton.usable = lambda shard: True  # type: ignore[assignment]
+    fused_native.usable = lambda shard: False  # type: ignore[assignment]
+    fused_triton.Plan.upload = upload  # type: ignore[method-assign]
+    fused_triton.GraphTable = lambda shape, device: None  # type: ignore[assignment,misc]
+    check_steps("cpu")
+    check_skipped_steps("cpu")
+    check_update("cpu")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves run on this machine's GPU")
+def test_the_kernels_in_triton_interpreter() -> None:
+    """In a process of its own, because Triton decides at import whether it interprets."""
+    program = "import runpy, sys; runpy.run_path(sys.argv[1])['interpreted']()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(Path(__file__))],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_kernels_on_a_gpu() -> None:
+    check_steps("cuda")
+    check_skipped_steps("cuda")
+    check_update("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_neither_step_nor_update_waits_for_the_device() -> None:
+    sampler, params = made("cuda", "fused", "ATMC")
+    walk(sampler, params, 16)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(32):
+            sampler.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(bool(p.isfinite().all()) for p in params)

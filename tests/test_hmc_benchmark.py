@@ -1,0 +1,79 @@
+"""`benchmarks/hmc_benchmark.py`: its rows are runs of the stated length, and its scores mean what they say."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
+
+import hmc_benchmark  # noqa: E402
+import hmc_scores  # noqa: E402
+from atmc.engine.schedule import make_schedule  # noqa: E402
+from atmc.posterior.uncertainty import from_probs  # noqa: E402
+from atmc.recipe.validation import check_recipe  # noqa: E402
+
+
+@pytest.mark.parametrize("name", hmc_benchmark.ROWS)
+def test_a_row_has_its_samples_and_its_gradients(name: str) -> None:
+    for steps, samples in ((500_000, 100), (100_000, 20)):
+        recipe = check_recipe(hmc_benchmark.recipe_of(name, 0, steps, "bf16", False))
+        plan = make_schedule(recipe, hmc_benchmark.TRAIN)
+        burnt = int(recipe.schedule.burn_in_epochs / (recipe.schedule.cycle_epochs or 1))
+        assert len(plan.sample_after) * recipe.chains == samples - burnt
+        assert plan.sample_after[-1] * recipe.chains * recipe.data.batch_size == 256 * steps
+
+
+def test_ambiguity_is_that_of_the_published_rows() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(5, 40, 3))
+    labels = rng.integers(3, size=40)
+    probs = np.exp(logits) / np.exp(logits).sum(2, keepdims=True)
+    found = hmc_scores.curve(probs.astype(np.float32), labels)
+
+    def nll(p: np.ndarray) -> float:
+        return float(-np.log(p[np.arange(40), labels]).mean())
+
+    merged = np.exp(logits.mean(0))  # logits averaged
+    expected = np.mean([nll(p) for p in probs]) - nll(merged / merged.sum(1, keepdims=True))
+    assert found["ambiguity"][-1] == pytest.approx(expected, abs=1e-4)
+    assert found["ambiguity"][0] == pytest.approx(0.0, abs=1e-5)
+    assert found["nll"][-1] == pytest.approx(nll(probs.mean(0)), abs=1e-4)
+    assert found["error"][2] == pytest.approx((probs[:3].mean(0).argmax(1) != labels).mean(), abs=1e-5)
+    assert found["mutual_information"][-1] == pytest.approx(float(from_probs(probs).epistemic.mean()), abs=1e-4)
+
+
+def test_autocorrelation_finds_the_one_of_an_autoregression() -> None:
+    rng = np.random.default_rng(0)
+    x = np.zeros((200, 400))
+    for t in range(1, 200):
+        x[t] = 0.8 * x[t - 1] + rng.normal(size=400)
+    found = hmc_scores.autocorrelation(x[50:])
+    assert found["1"] == pytest.approx(0.8, abs=0.03)
+    assert found["5"] == pytest.approx(0.8**5, abs=0.06)
+    assert abs(hmc_scores.autocorrelation(rng.normal(size=(100, 400)))["1"]) < 0.02
+
+
+def test_a_row_stops_in_time_and_resumes(tmp_path: Path) -> None:
+    options = argparse.Namespace(
+        steps=100_000, precision="bf16", dry_run=True, runs=tmp_path / "runs", out=tmp_path, keep=True, time_budget=0.0
+    )
+    hmc_benchmark.measure("atmc", 1, options)
+    assert not (tmp_path / "atmc-1.json").exists()
+    options.time_budget = None
+    hmc_benchmark.measure("atmc", 1, options)
+    row = json.loads((tmp_path / "atmc-1.json").read_text())
+    kept = np.load(tmp_path / "atmc-1.npz")
+    assert (row["status"], row["samples"], row["steps"]) == ("done", 12, 120)
+    assert kept["test_probs"].shape == (12, 128, 10)
+    again = hmc_scores.curve(kept["test_probs"].astype(np.float32), kept["test_labels"])
+    assert again["nll"][-1] == pytest.approx(row["test"]["average"]["nll"], abs=1e-3)
+    layers = row["layers"]
+    heats = [layer["kinetic"] for name, layer in layers.items() if name.endswith("conv.weight")]
+    assert heats
+    assert all(0.05 < heat < 2.0 for heat in heats)  # momenta start at 0, and the run is short
+    assert set(layers) == set(kept["tensors"])
