@@ -21,6 +21,8 @@ from pages import markdown
 
 ATMC, ATMC_AT_ONE, EQUILIBRIUM = "atmc-settled-T0.05", "atmc-settled-one", "atmc"
 FIVE, TWO = "ensemble-sgd", "ensemble-sgd-batchnorm"
+# Runs of earlier settings, on the page of more tables.
+OLDER = ("atmc-cold", "atmc-cold-one", "atmc-short", "sgnht-cold", "sgnht-settled-one", "sghmc-settled-one")
 SHOWN = ("accuracy", "nll", "calibrated_nll", "ece")
 NAMES = {"accuracy": "accuracy %", "nll": "NLL", "calibrated_nll": "calibrated NLL", "ece": "ECE", "brier": "Brier"}
 
@@ -31,13 +33,15 @@ def blocks(folder: Path, rows: Sequence[Row]) -> dict[str, str]:
     last = sorted((row for row in rows if row["kind"] == LAST), key=lambda row: row["nll"])
     collected = {row["row"]: row for row in load_rows(folder)}
     by_run = {row["run"]: row for row in averaged}
+    main = [row for row in averaged if row["run"] not in OLDER]
     found = {
-        "predictions": scores_table(averaged),
+        "predictions": scores_table(main),
+        "older": scores_table([row for row in averaged if row["run"] in OLDER]),
         "last": last_table(last),
         "paper": paper_table(averaged),
         "cost": cost_table(averaged),
         "ood": ood_table(averaged),
-        "ablation": ablation_table(averaged),
+        "ablation": ablation_table(main),
         "modes": modes_table(averaged, collected),
     }
     if all(run in by_run for run in (ATMC, ABLATION, FIVE, TWO, ATMC_AT_ONE, EQUILIBRIUM)):
