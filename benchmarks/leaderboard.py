@@ -1,7 +1,7 @@
 """CIFAR-10 at equal compute: deep ensembles, SWA, SWAG, MC dropout, Laplace, cycles at T = 0 and samplers.
 
     ATMC_DATA=data python benchmarks/leaderboard.py run --store runs/leaderboard --time-budget 540 --jobs 2 \\
-        [--rows 'wrn16-*-160-s0'] [--ood fashion-mnist mnist noise]
+        [--rows 'wrn16-*-160-s0'] [--ood fashion-mnist mnist noise] [--shift 1000]
     python benchmarks/leaderboard.py list [--rows ...]      # names and epochs, in the order in which they run
     python benchmarks/leaderboard.py table --store runs/leaderboard    # results/leaderboard: table.json and the figure
 
@@ -59,11 +59,12 @@ def train(training: Training, options: argparse.Namespace) -> dict[str, Any]:
     if result.status != "done":
         return found
     began = time.monotonic()
-    methods, labels = predictions(training, opened, recipe, device, options.ood)
+    methods, labels = predictions(training, opened, recipe, device, options.ood, options.shift)
     arrays = {f"labels.{split}": values for split, values in labels.items()}
     for method, networks in methods.items():
         arrays |= {f"probs.{split}.{method}": values for split, values in networks.probs.items()}
         arrays |= {f"entropy.{name}.{method}": values for name, values in networks.entropy.items()}
+        arrays |= {f"shift.{name}.{method}": values for name, values in networks.shift.items()}
     found["methods"] = {m: {"epoch": n.epoch, "chain": n.chain} for m, n in methods.items()}
     found |= {"prediction_seconds": round(time.monotonic() - began, 1), "torch": torch.__version__}
     found["device"] = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
@@ -88,6 +89,7 @@ def is_done(path: Path) -> bool:
 def start(training: Training, left: float, options: argparse.Namespace) -> subprocess.Popen[bytes]:
     words = ["child", "--store", options.store, "--data", options.data, "--jobs", options.jobs]
     words += ["--time-budget", max(1.0, left - CLOSING), "--rows", training.name, "--ood", *options.ood]
+    words += ["--shift", options.shift]
     with (options.store / f"{training.name}.log").open("ab") as log:
         return subprocess.Popen([sys.executable, __file__, *map(str, words)], stdout=log, stderr=log)
 
@@ -137,6 +139,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="training runs at a time")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--ood", nargs="*", default=["noise"], help="OOD inputs: data sets, scrambled, noise, letters")
+    parser.add_argument("--shift", type=int, default=0, help="test images to corrupt, 35 copies of each")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     chosen = [each for each in TRAININGS if any(fnmatch.fnmatch(each.name, pattern) for pattern in options.rows)]

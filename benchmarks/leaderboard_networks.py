@@ -8,6 +8,7 @@ that held-out images have chosen.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ from atmc.comparison.dropout import Dropout
 from atmc.comparison.last_layer import LastLayer, laplace_samples, softmax_hessian
 from atmc.comparison.swag import Swag
 from atmc.data import ImageData
+from atmc.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from atmc.engine.run_data import RunData, load_data
 from atmc.engine.sample_predictions import Evaluator
 from atmc.recipe.build import build_likelihood
@@ -45,6 +47,7 @@ class Networks:
     epoch: list[float]  # at which each was taken, in its chain
     chain: list[int]
     entropy: dict[str, Array]  # of the average on OOD images
+    shift: dict[str, Array]  # probabilities of the average on corrupted test images, by corruption and severity
 
 
 def network(training: Training, classes: int, channels: int) -> nn.Module:
@@ -57,8 +60,8 @@ def network(training: Training, classes: int, channels: int) -> nn.Module:
     return made
 
 
-def splits_of(recipe: Recipe, ood: list[str]) -> tuple[RunData, dict[str, ImageData], dict[str, ImageData]]:
-    """The data of a run, its evaluation splits, and OOD images in the shape of the test images."""
+def splits_of(recipe: Recipe, ood: list[str], shift: int) -> tuple[RunData, dict[str, ImageData], dict[str, ImageData]]:
+    """The data of a run, its evaluation splits, and others: OOD images, and `shift` test images corrupted."""
     names = ["test", *(["validation"] if recipe.data.validation else [])]
     data = load_data(replace(recipe, run=replace(recipe.run, evaluate=names)))
     splits = {name: found for name, found in data.evaluate.items() if isinstance(found, ImageData)}
@@ -67,14 +70,17 @@ def splits_of(recipe: Recipe, ood: list[str]) -> tuple[RunData, dict[str, ImageD
     for name in ood:
         images = ood_inputs.make(name, test.images, len(test), recipe.data.root).images
         far[f"ood.{name}"] = replace(test, images=images, labels=torch.zeros(len(images), dtype=torch.long))
+    few = test.subset(torch.arange(shift), "test")
+    for kind, severity in itertools.product(CORRUPTIONS if shift else (), SEVERITIES):
+        far[f"shift.{kind}.{severity}"] = replace(few, images=corrupt(few.images, kind, severity))
     return data, splits, far
 
 
 def predictions(
-    training: Training, run: RunDir, recipe: Recipe, device: torch.device, ood: list[str]
+    training: Training, run: RunDir, recipe: Recipe, device: torch.device, ood: list[str], shift: int = 0
 ) -> tuple[dict[str, Networks], dict[str, Array]]:
     """Of each method that a training run serves, and the labels by split."""
-    data, splits, far = splits_of(recipe, ood)
+    data, splits, far = splits_of(recipe, ood, shift)
     model = network(training, data.classes, splits["test"].shape[0])
     every = Evaluator(model, build_likelihood(recipe), {**splits, **far}, device, 500)
     torch.manual_seed(training.seed)  # of dropout
@@ -115,9 +121,11 @@ def _ask(every: Evaluator, states: list[Taken], splits: list[str], far: list[str
             probs[name].append(rounded(every.predict(weights, name).numpy()))
         for name in far:
             total[name] = total[name] + every.predict(weights, name).double().numpy() / len(states)
-    entropy = {name.removeprefix("ood."): entropy_of(np.asarray(mean)) for name, mean in total.items()}
+    mean = {name: np.asarray(found) for name, found in total.items()}
+    entropy = {name.removeprefix("ood."): entropy_of(found) for name, found in mean.items() if name.startswith("ood.")}
+    shift = {name.removeprefix("shift."): rounded(mean[name]) for name in mean if name.startswith("shift.")}
     stacked = {name: np.stack(each) for name, each in probs.items()}
-    return Networks(stacked, [epoch for _, epoch, _ in states], [chain for *_, chain in states], entropy)
+    return Networks(stacked, [epoch for _, epoch, _ in states], [chain for *_, chain in states], entropy, shift)
 
 
 @torch.no_grad()
@@ -140,4 +148,4 @@ def _laplace(
     logits = laplace_samples(layer, features(data.train), softmax_hessian, asked, DRAWS, seed)
     parts = torch.split(torch.softmax(logits, -1).cpu(), [len(part) for part in splits.values()], dim=1)
     probs = {name: rounded(part.numpy()) for name, part in zip(splits, parts, strict=True)}
-    return Networks(probs, [0.0] * DRAWS, [0] * DRAWS, {})
+    return Networks(probs, [0.0] * DRAWS, [0] * DRAWS, {}, {})

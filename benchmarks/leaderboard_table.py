@@ -83,12 +83,14 @@ def _row(run: Row, method: str, epochs: float, pick: Array, whole: bool = True) 
         "validation": None,
         "_probs": {k.split(".")[1]: v[pick] for k, v in run["arrays"].items() if _of(k, "probs", method)},
         "_labels": {k.split(".")[1]: v for k, v in run["arrays"].items() if k.startswith("labels.")},
+        "_shift": {k: v for k, v in run["arrays"].items() if whole and _of(k, "shift", method, 3)},
         "_entropy": {k.split(".")[1]: v for k, v in run["arrays"].items() if whole and _of(k, "entropy", method)},
     }
 
 
-def _of(key: str, kind: str, method: str) -> bool:
-    return key.startswith(f"{kind}.") and key.split(".", 2)[2] == method
+def _of(key: str, kind: str, method: str, dots: int = 2) -> bool:
+    """Whether an array is of this kind and method: `probs.SPLIT.METHOD`, `shift.CORRUPTION.SEVERITY.METHOD`."""
+    return key.startswith(f"{kind}.") and key.split(".", dots)[dots] == method
 
 
 def joined(rows: Sequence[Row]) -> list[Row]:
@@ -102,7 +104,7 @@ def joined(rows: Sequence[Row]) -> list[Row]:
             part, first = seeds[:n], seeds[0]
             method = ENSEMBLE if first["method"] == "SGD" else first["method"]
             more = {"method": method, "epochs": n * first["epochs"], "networks": n * first["networks"]}
-            more |= {"gpu_seconds": sum(row["gpu_seconds"] for row in part), "_entropy": {}}
+            more |= {"gpu_seconds": sum(row["gpu_seconds"] for row in part), "_entropy": {}, "_shift": {}}
             more |= {"from": [name for row in part for name in row["from"]]}
             probs = {"test": np.concatenate([row["_probs"]["test"] for row in part])}
             found.append({**first, **more, "_probs": probs, "row": f"{first['row']} and {n - 1} more seeds"})
@@ -148,7 +150,19 @@ def score(rows: Sequence[Row]) -> None:
             base = Predictor(metrics.predictive(other["_probs"]["test"])[None], other["_labels"]["test"])
             row["ahead_of_ablation"] = against(own, base)
         home = entropy_of(own.probs[0]).astype(float)
+        row["shift"] = _shifted(row["_shift"], own.labels)
         row["ood"] = {name: metrics.detection(home, far.astype(float)) for name, far in row["_entropy"].items()}
+
+
+def _shifted(found: dict[str, Array], labels: Array) -> dict[str, dict[str, float]]:
+    """Accuracy, NLL and ECE on corrupted test images by severity, averaged over corruptions."""
+    by: dict[str, list[dict[str, float]]] = {}
+    for key, probs in found.items():
+        by.setdefault(key.split(".")[2], []).append(metrics.scores(probs, labels[: len(probs)]))
+    return {
+        severity: {s: float(np.mean([one[s] for one in each])) for s in ("accuracy", "nll", "ece")}
+        for severity, each in sorted(by.items())
+    }
 
 
 def make(store: Path, out: Path) -> list[Row]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atmc.data.corruptions import CORRUPTIONS
 from atmc.posterior import metrics
 from atmc.recipe.validation import check_recipe
 
@@ -51,7 +52,7 @@ def test_the_ablation_differs_in_the_temperature_alone() -> None:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("leaderboard")
-    options = argparse.Namespace(store=folder, data=DATA, time_budget=300.0, jobs=1, ood=["noise"])
+    options = argparse.Namespace(store=folder, data=DATA, time_budget=300.0, jobs=1, ood=["noise"], shift=8)
     for each in TINY:
         leaderboard.child(each, options)
     return folder
@@ -93,5 +94,7 @@ def test_the_table_takes_prefixes_chooses_on_held_out_images_and_scores_the_rest
     less = metrics.nll_each(control, labels) - metrics.nll_each(mean, labels)
     assert best["ahead_of_ablation"]["nll"] == pytest.approx((less.mean(), less.std(ddof=1) / len(less) ** 0.5))
     assert {"auroc", "aupr", "fpr95"} <= best["ood"]["noise"].keys()
+    worst = [stored[f"shift.{kind}.5.ATMC"] for kind in CORRUPTIONS]
+    assert best["shift"]["5"]["nll"] == pytest.approx(np.mean([metrics.nll(p, labels[:8]) for p in worst]))
     assert json.loads((tmp_path / "table.json").read_text())
     assert (tmp_path / "frontier-small.svg").exists()
