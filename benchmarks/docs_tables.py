@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cifar10_pages import scores_table
+from hmc_pages import BLOCKS as OF_HMC
 from network_pages import BLOCKS as OF_NETWORKS
 from pages import ROOT, fill, fill_pages, markdown, pages
 
@@ -198,6 +199,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "law regressions": minibatch_regressions,
     "law digits": minibatch_digits,
     "temperature mini-batches": minibatch_cifar10,
+    **OF_HMC,
     **OF_NETWORKS,
 }
 

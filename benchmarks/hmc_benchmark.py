@@ -36,6 +36,13 @@ ROOT = Path(__file__).parents[1]
 TRAIN, CYCLE = 40_960, 5_000
 S02, S05, S2 = 0.02**0.5, 0.05**0.5, 0.2**0.5  # standard deviations of the priors
 LOOKS = {"sampler.mass_looks": 3, "schedule.burn_in_epochs": 63}  # over two cycles, which give no samples
+WARM = {"schedule.warm_start_epochs": 62, "schedule.warm_start_lr": 0.1}  # two cycles' steps, which give no samples
+
+
+def scaled(prior: float) -> dict[str, float]:
+    """ATMC with another prior: before FRN only directions count, so step size and 1/friction go with the prior."""
+    return {"target.prior_scale": prior, "sampler.lr": 0.001 * prior / S2, "sampler.friction": 2 / prior}
+
 
 # Name: recipe, and what differs from it.
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -47,8 +54,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     # ATMC with HMC's prior, variance 1/5, and with those of published rows.
     "atmc": ("atmc", {}),
     "atmc-constant": ("atmc-constant", {}),
-    "atmc-05": ("atmc", {"target.prior_scale": S05, "sampler.friction": 2 / S05}),
-    "atmc-02": ("atmc", {"target.prior_scale": S02, "sampler.friction": 2 / S02}),
+    "atmc-05": ("atmc", scaled(S05)),
+    "atmc-02": ("atmc", scaled(S02)),
     # One lever each, against "atmc" or "atmc-as-sghmc".
     "atmc-as-sghmc": ("sghmc", {"sampler.name": "atmc"}),  # SGHMC's published setting, with thermostats
     "sghmc-2": ("sghmc", {"target.prior_scale": S2}),
@@ -62,13 +69,22 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-follow": ("atmc", {"sampler.friction_follows_step": True}),  # cools the gradient's noise as cycles end
     "atmc-fast-follow": ("atmc", {"sampler.lr": 0.002, "sampler.friction_follows_step": True}),
     "atmc-follow10": ("atmc", {"sampler.friction": 10.0, "sampler.friction_follows_step": True}),
-    "atmc-05-follow": (
-        "atmc",
-        {"target.prior_scale": S05, "sampler.friction": 2 / S05, "sampler.friction_follows_step": True},
-    ),
+    "atmc-05-follow": ("atmc", {**scaled(S05), "sampler.friction_follows_step": True}),
     "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
     "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
     "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),
+    "atmc-follow-noise32": ("atmc", {"sampler.friction_follows_step": True, "sampler.noise_rank": 32}),
+    "atmc-slow-follow": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True}),
+    "atmc-slow-follow-noise32": (
+        "atmc",
+        {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, "sampler.noise_rank": 32},
+    ),
+    "atmc-constant-noise32": ("atmc-constant", {"sampler.noise_rank": 32}),
+    "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
+    # From SGD's solution, where gradient noise is small: a chain in equilibrium forgets from which side it came.
+    "atmc-constant-warm": ("atmc-constant", WARM),
+    "atmc-constant-slow-warm": ("atmc-constant", {"sampler.lr": 0.0001, **WARM}),
+    "atmc-slow-follow-warm": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, **WARM}),
     "atmc-chains4": ("atmc", {"chains": 4}),  # of a quarter of the steps each
     "atmc-batch1024": ("atmc", {"data.batch_size": 1024}),  # a quarter of the steps: as many examples
 }
@@ -96,7 +112,9 @@ def recipe_of(name: str, seed: int, steps: int, precision: str, dry: bool) -> Re
             plan["burn_in_epochs"] = 3
     of_batches = batch * (8 if dry else 1) / 256  # a larger batch makes fewer steps, with as many examples
     each = steps / of_batches / values.get("chains", 1)
-    plan["epochs"] = math.ceil(each * batch / train - 1e-9)
+    if dry and "warm_start_epochs" in plan:
+        plan["warm_start_epochs"] = 2
+    plan["epochs"] = math.ceil(each * batch / train - 1e-9) - plan.get("warm_start_epochs", 0)
     if "cycle_epochs" in plan:
         plan["cycle_epochs"] = cycle / of_batches * batch / train
     else:
@@ -116,8 +134,9 @@ def measure(name: str, seed: int, options: argparse.Namespace) -> None:
     if not result.samples:
         print(f"{name}-{seed}: no sample yet after {result.steps} steps", flush=True)
         return
-    cycle = opened.bank.meta(0)["step"] if recipe.schedule.kind == "cyclic" else None
-    found, kept = hmc_scores.summary(opened, cycle)
+    epoch = (256 if options.dry_run else TRAIN) / recipe.data.batch_size
+    cycle = round(recipe.schedule.cycle_epochs * epoch) if recipe.schedule.cycle_epochs else None
+    found, kept = hmc_scores.summary(opened, cycle, round(recipe.schedule.warm_start_epochs * epoch))
     row = {
         "row": name,
         "seed": seed,

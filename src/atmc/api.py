@@ -83,6 +83,7 @@ WHOLE = 512  # examples up to which a batch is all of them: mini-batches of so f
 # log-likelihood of 1.09 after 10,000 steps of 1,000 examples with noise_rank = 16, 1.13 with all in a fifth more time.
 CHEAP = 3e7
 STEPS = 16  # steps an epoch, at least
+MINI = 64  # examples of a mini-batch, at most
 QUICK = 3e6  # operations of a forward pass of all data up to which the default is LONG steps, about 15 s on one core
 LONG = 32_000
 CYCLES = ("schedule.kind", "schedule.cycle_", "schedule.samples_per_cycle")  # overrides that ask for cycles
@@ -396,7 +397,7 @@ def _start(start: Any, settings: Recipe) -> Literal["given", "fresh"]:
 
 def mini_batch(num_data: int) -> int:
     """At least 16 steps an epoch, and batches of 64 at most."""
-    return max(1, min(64, num_data // STEPS))
+    return max(1, min(MINI, num_data // STEPS))
 
 
 def default_batch(num_data: int) -> int:
@@ -431,7 +432,7 @@ def _whole(model: nn.Module, train: ImageData, out: str | Path | None, overrides
 
 def _steps_an_epoch(num_data: int) -> int:
     """Steps on all data that stand for an epoch: as many as there would be mini-batches."""
-    return max(STEPS, num_data // mini_batch(num_data))
+    return max(STEPS, num_data // MINI)
 
 
 def _check_longer(out: str | Path | None, epochs: int, each: int) -> None:

@@ -7,7 +7,19 @@ import sys
 import pytest
 from shell import atmc, fails
 
-VERBS = ("demo", "sample", "evaluate", "report", "predict", "doctor", "export", "distill", "data list", "data get")
+VERBS = (
+    "demo",
+    "sample",
+    "evaluate",
+    "report",
+    "predict",
+    "doctor",
+    "export",
+    "distill",
+    "data list",
+    "data get",
+    "data shard",
+)
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -134,8 +134,8 @@ def test_the_augmentation_of_large_images(pictures: Path) -> None:
     there.close()
     with pytest.raises(InputError, match="augment = 'twist' is unknown"):
         StreamBatches(source, 4, augment="twist")
-    with pytest.raises(RunError, match="is for image files"):
-        StreamBatches(ImageData.from_tensors(torch.zeros(9, 1, 4, 4, dtype=torch.uint8), torch.zeros(9)), 3,
+    with pytest.raises(RunError, match="images with 1 or 3 channels"):
+        StreamBatches(ImageData.from_tensors(torch.zeros(9, 2, 4, 4, dtype=torch.uint8), torch.zeros(9)), 3,
                       augment="resized-crop-flip", workers=0).batch(0)  # fmt: skip
 
 

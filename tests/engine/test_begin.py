@@ -22,7 +22,6 @@ from atmc.storage.run_recipe import load_recipe_or_run
     ("sections", "words"),
     [
         ({"target": {"prior": "custom"}}, 'target.prior = "custom" needs the rule'),
-        ({"data": {"augment": "resized-crop-flip"}}, 'data.augment = "resized-crop-flip" is for image files'),
         ({"sampler": {"options": {"measure_every": "x"}}}, "measure_every must be a whole number"),
         ({"model": {"options": {"gian": 1}}}, "unknown key model.options.gian; there are none"),
         ({"model": {"name": "resnetpp", "depth": 8, "options": {"gian": 1}}}, "did you mean model.options.gain?"),

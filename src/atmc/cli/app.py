@@ -130,9 +130,6 @@ def compare(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column of a table to predict; default the last.")
     ] = None,
-    noise: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Noise of a table's target, in its own units.")
-    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one setting of a recipe.")
     ] = None,
@@ -150,7 +147,6 @@ def compare(
     return verb(
         source,
         target=target,
-        noise=noise,
         settings=settings or [],
         epochs=epochs,
         methods=method or [],
@@ -252,3 +248,18 @@ def data_get(
     from atmc.cli.data import data_get as verb
 
     return verb(name, source=source, root=root, as_json=as_json)
+
+
+@data.command("shard", epilog="Example: atmc data shard ~/imagenet shards/imagenet --megabytes 256")
+def data_shard(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="train/CLASS and val/CLASS, CLASS alone, or ImageNet's tar files.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the shards.")],
+    megabytes: Annotated[float, typer.Option(min=0.01, metavar="MB", help="The largest shard.")] = 256.0,
+    as_json: AsJson = False,
+) -> int:
+    """Write tar shards for streaming from a folder of images. Run it again after a stop: it goes on."""
+    from atmc.cli.data import data_shard as verb
+
+    return verb(folder, out, megabytes=megabytes, as_json=as_json)

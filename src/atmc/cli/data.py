@@ -1,4 +1,4 @@
-"""`atmc data list` and `atmc data get NAME`."""
+"""`atmc data list`, `atmc data get NAME` and `atmc data shard FOLDER OUT`."""
 
 from __future__ import annotations
 
@@ -62,6 +62,26 @@ def data_get(name: str, *, source: str | None, root: Path | None, as_json: bool)
     else:
         say(f"{name} is here and verified: {printable(where)}", where)
     next_step(_sample_it(name))
+    return 0
+
+
+def data_shard(folder: Path, out: Path, *, megabytes: float, as_json: bool) -> int:
+    """Write tar shards from the images of a folder, with progress on stderr."""
+    from atmc.data.image_layouts import find_images
+    from atmc.data.shard_writer import write_shards
+
+    with working("looking for images"):
+        splits, classes = find_images(folder)
+    record = write_shards(out, splits, classes, megabytes, _progress())
+    counts = {split: {"images": p["images"], "shards": len(p["shards"])} for split, p in record["splits"].items()}
+    if as_json:
+        emit({"path": str(out), "classes": len(classes), "splits": counts})
+        return 0
+    for split, found in counts.items():
+        say(f"{split}: {found['images']:,} images of {len(classes):,} classes in {found['shards']:,} shards")
+    say(f"The shards are in {printable(out)}, with their checksums in shards.json.", out)
+    name = f"shards:{out}/{{split}}-*.tar?size=224&classes={len(classes)}"
+    next_step(command("atmc", "sample", "imagenet/atmc", "--set", f"data.name={name}"))
     return 0
 
 

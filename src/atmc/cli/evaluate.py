@@ -44,7 +44,7 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     own = reading.recipe
     said = temperature_said(own.sampler.temperature, temperature_before(own))
     temperature = "" if own.sampler.name == "sgd" else f", T = {said}"
-    noise = f"noise of the targets: {result['scale']:g}, " if numbers else ""
+    noise = f"noise of the targets: {result['scale']:.3g}, " if numbers else ""
     say(f"{printable(own.name)} on {len(data):,} {printable(data.what)}"
         f" ({noise}augmentation in training: {own.data.augment}{temperature})")  # fmt: skip
     if "auroc" in result:
@@ -80,14 +80,14 @@ def _summary(probs: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any]:
 
 
 def _numbers(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
-    """Scores of a regression, from the outputs and the likelihood that the run kept."""
+    """Scores of a regression, from the outputs and the likelihood that the run kept, with intervals."""
     from atmc.posterior import regression
 
-    law = reading.run.likelihood()
-    outputs, targets = reading.run.predictions(split), data.labels
-    if law.predict(outputs).shape[1:] == (*targets.shape, 1):  # a test set may lack this axis, as in the run itself
-        targets = targets[..., None]
-    return {**regression.summary(outputs, targets, law), "scale": float(law.noise(outputs.double()).mean())}
+    outputs, targets, law = reading.numbers(split, data)
+    found = regression.spreads(regression.mixture_of(outputs, targets, law))
+    intervals = {name: [spread.low, spread.high] for name, spread in found.items()}
+    scale = float(law.noise(outputs.double()).mean())
+    return {**regression.summary(outputs, targets, law), "intervals": intervals, "scale": scale}
 
 
 def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Answers, dict[str, Any]]:

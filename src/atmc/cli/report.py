@@ -81,7 +81,15 @@ def _numbers(runs: Sequence[Path], page: Path, figures: Path | None, typed: str,
     for run, facts in zip(runs, found, strict=True):
         tell_damage(run, facts.damage)
     if as_json:
-        rows = [{"run": one.name, "single": one.single, "predictive": one.predictive} for one in found]
+        rows = [
+            {
+                "run": one.name,
+                "single": {name: spread.value for name, spread in one.single.items()},
+                "predictive": {name: spread.value for name, spread in one.predictive.items()},
+                "intervals": {name: [spread.low, spread.high] for name, spread in one.predictive.items()},
+            }
+            for one in found
+        ]
         damaged = [line for one in found for line in one.damage]
         told = {"report": str(page), "figures": str(figures) if figures else None, "rows": rows}
         emit(told | ({"damaged": damaged} if damaged else {}))

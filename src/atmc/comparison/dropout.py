@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from atmc.common.errors import InputError
+from atmc.nn.with_noise import WithNoise
 
 RATE = 0.1
 
@@ -20,7 +21,8 @@ class Dropout:
 
     def __init__(self, net: nn.Module) -> None:
         self.on = True
-        parts = [module for module in net.modules() if list(module.parameters(recurse=False))]
+        own = net.network if isinstance(net, WithNoise) else net
+        parts = [module for module in own.modules() if list(module.parameters(recurse=False))]
         linear = [module for module in parts[1:] if _is_linear(module)]
         if not linear:
             raise InputError("the network has no linear layer behind its first one to put dropout before")

@@ -11,7 +11,6 @@ data that the network fits without error it can come out too small, and the samp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ class LastLayer:
     weight: Tensor  # [outputs, features]
     bias: Tensor
 
-    def features(self, run: Callable[[], Tensor]) -> Tensor:
+    def features(self, run: Callable[[], object]) -> Tensor:
         """What reaches the last layer when `run` calls the network, in the order of the examples."""
         seen: list[Tensor] = []
         hook = self.module.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
@@ -70,11 +69,11 @@ def find_last_layer(net: nn.Module, example: Tensor) -> LastLayer:
 
 
 def laplace_samples(
-    layer: LastLayer, features: Tensor, hessian: Callable[[Tensor], Tensor], test: Tensor, samples: int, seed: int
+    layer: LastLayer, features: Tensor, hessian: Tensor, test: Tensor, samples: int, seed: int
 ) -> Tensor:
     """Outputs `[samples, N, outputs]` for test features, of last layers drawn from the approximate posterior.
 
-    `hessian` gives the loss's Hessian in the outputs `[N, C, C]` from the outputs.
+    `hessian` `[N, C, C]` is that of the loss in the outputs, for the training examples.
     """
     outs, width = layer.weight.shape
     count = outs * (width + 1)
@@ -84,7 +83,7 @@ def laplace_samples(
     theta = torch.cat([layer.weight, layer.bias[:, None]], 1).double()
     curvature = torch.zeros(count, count, dtype=torch.float64)
     for rows in torch.split(torch.arange(len(phi)), max(1, 4_000_000 // count)):
-        blocks = torch.linalg.cholesky(hessian(phi[rows] @ theta.T) + 1e-12 * torch.eye(outs, dtype=torch.float64))
+        blocks = torch.linalg.cholesky(hessian[rows] + 1e-12 * torch.eye(outs, dtype=torch.float64))
         # A row for each example and column of the factor, in the order (output, feature) of θ laid out flat.
         jacobian = torch.einsum("nok,nd->nkod", blocks, phi[rows]).reshape(-1, count)
         curvature += jacobian.T @ jacobian
@@ -101,15 +100,18 @@ def laplace_samples(
 
 def softmax_hessian(outputs: Tensor) -> Tensor:
     """diag(p) − p pᵀ."""
-    p = torch.softmax(outputs, -1)
+    p = torch.softmax(outputs.double(), -1)
     return torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
 
 
-def gaussian_hessian(scale: float) -> Callable[[Tensor], Tensor]:
-    """I/σ²."""
-    if not (math.isfinite(scale) and scale > 0):
-        raise InputError(f"the noise of the targets must be a number above 0, not {scale}")
-    return lambda outputs: torch.eye(outputs.shape[1], dtype=torch.float64).expand(len(outputs), -1, -1) / scale**2
+def noise_hessian(scale: Tensor, degrees: float | None = None, log_scales: bool = False) -> Tensor:
+    """The Fisher information of locations, and of log scales where those are outputs too: diag(a/σ², b), `[N, C, C]`.
+
+    a = 1 and b = 2 for Gaussian noise; (ν+1)/(ν+3) and 2ν/(ν+3) for Student-t noise. `scale` is σ of each output.
+    """
+    a, b = (1.0, 2.0) if degrees is None else ((degrees + 1) / (degrees + 3), 2 * degrees / (degrees + 3))
+    parts = a / scale.double().square()
+    return torch.diag_embed(torch.cat([parts, torch.full_like(parts, b)], 1) if log_scales else parts)
 
 
 def _with_one(features: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Load, stream, fetch and list data sets by name.
 
-A name is `digits`, `cifar10`, `fashion-mnist`, `mnist`, or one of a family: `folder:PATH`, `shards:GLOB`,
+A name is `digits`, `cifar10`, `imagenette`, … (see NAMED), or one of a family: `folder:PATH`, `shards:GLOB`,
 `synthetic:SHAPE`, with options after a question mark, as in `folder:pictures?size=64&channels=1`. `digits?train=200`
 has 200 training images; all others are test images.
 """
@@ -15,14 +15,14 @@ from atmc.data import digits, synthetic
 from atmc.data.checked_files import Progress, faults, silent
 from atmc.data.dataset import DatasetInfo, ImageData, Named, default_root
 from atmc.data.dataset_names import FAMILIES, Name
-from atmc.data.fetch import cifar10, mnist
+from atmc.data.fetch import cifar10, image_sets, mnist
 from atmc.data.folder import FolderSource
 from atmc.data.shards import ShardSource
 from atmc.data.streamed_source import ArraySource, Source
 
 SPLITS = ("train", "test")
 #: The data sets that have a name. To add one: a module with its entry, and the entry here.
-NAMED = {entry.name: entry for entry in (digits.ENTRY, cifar10.ENTRY, *mnist.ENTRIES)}
+NAMED = {entry.name: entry for entry in (digits.ENTRY, cifar10.ENTRY, *mnist.ENTRIES, *image_sets.ENTRIES)}
 # Of the training images of folders and shards loaded by this process: the test split needs them too.
 _STATISTICS: dict[tuple[str, str], tuple[tuple[float, ...], tuple[float, ...]]] = {}
 
@@ -52,15 +52,22 @@ def load(name: str, split: str = "train", root: Path | str | None = None) -> Ima
 def open_source(name: str, split: str = "train", root: Path | str | None = None) -> Source:
     """A split of a data set to be streamed; other data than folders and shards are in memory."""
     _check_split(name, split)
-    if name in NAMED or _family(name).family in (*NAMED, "synthetic"):
+    parts = None if name in NAMED else _family(name)
+    entry = NAMED.get(name if parts is None else parts.family)
+    if entry is not None and entry.stream is not None:
+        found: Source = entry.stream(_root(root), split, parts)
+        return found
+    if entry is not None or parts is None or parts.family == "synthetic":
         return ArraySource(load(name, split, root))
-    return _source(_family(name), split, _root(root))
+    return _source(parts, split, _root(root))
 
 
 def is_streaming(name: str) -> bool:
     """Whether a data set is to be opened with `open_source` rather than `load`."""
     parts = Name.parse(name)
-    return parts is not None and (parts.family == "shards" or parts.whole("stream", 0) > 0)
+    if parts is None:
+        return False
+    return parts.whole("stream", 0) > 0 or (parts.family == "shards" and not parts.whole("memory", 0))
 
 
 def fetch(
@@ -93,7 +100,10 @@ def available(root: Path | str | None = None) -> list[DatasetInfo]:
     rows = [_info(entry, home) for entry in NAMED.values()]
     families = {
         "folder": ("your pictures, a sub-folder for each class", "folder:PATH?size=64 (and &stream=1 for a large one)"),
-        "shards": ("tar shards in the WebDataset layout, streamed", "shards:PATH/{split}-*.tar?size=224"),
+        "shards": (
+            "tar shards in the WebDataset layout, streamed (or held in memory: &memory=1)",
+            "shards:PATH/{split}-*.tar?size=224",
+        ),
         "synthetic": ("made-up data of any shape", "synthetic:3x32x32?classes=10&train=50000"),
     }
     patterns = [
@@ -104,9 +114,11 @@ def available(root: Path | str | None = None) -> list[DatasetInfo]:
 
 
 def _info(entry: Named, root: Path) -> DatasetInfo:
-    directory = root / entry.folder if entry.files else None
+    directory = root / entry.folder if entry.folder else None
     state, detail = "ready", entry.source
-    if directory is not None and (wrong := faults(directory, entry.files)):
+    if entry.state is not None:
+        state, detail = entry.state(root)
+    elif directory is not None and (wrong := faults(directory, entry.files)):
         present = any((directory / file.name).exists() for file in entry.files)
         state, detail = ("damaged", "; ".join(wrong.values())) if present else ("absent", f"atmc data get {entry.name}")
     known = (entry.train, entry.test, entry.shape, entry.classes)
@@ -148,11 +160,11 @@ def _source(parts: Name, split: str, root: Path) -> Source:
     size = parts.options.get("size")
     sides = None if size is None else parts.sizes(size, "size")
     square = None if sides is None else (sides[0], sides[-1])
-    channels, crop = parts.whole("channels", 3), parts.real("crop", 1.0)
+    channels, crop, keep = parts.whole("channels", 3), parts.real("crop", 1.0), parts.whole("cache", 0)
     if channels not in (1, 3) or not 0 < crop <= 1 or (sides is not None and len(sides) > 2):
         raise InputError(f"{parts.full}: size is 64 or 48x64, channels 1 or 3, and crop above 0 and at most 1")
     if parts.family == "folder":
-        return FolderSource(parts.full, Path(parts.rest).expanduser(), split, square, channels, crop)
+        return FolderSource(parts.full, Path(parts.rest).expanduser(), split, square, channels, crop, keep)
     return ShardSource(
         parts.full,
         parts.rest,
@@ -163,4 +175,5 @@ def _source(parts: Name, split: str, root: Path) -> Source:
         classes=parts.whole("classes", 0) or None,
         window=parts.whole("window", 8),
         cache=root / "shard-index",
+        keep=keep,
     )

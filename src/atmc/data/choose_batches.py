@@ -8,6 +8,7 @@ from atmc.common.errors import InputError
 from atmc.data.dataset import ImageData
 from atmc.data.device_batches import DeviceBatches
 from atmc.data.evaluation_batches import EvalBatches
+from atmc.data.image_decoding import LEAST_AREA
 from atmc.data.own_batches import OwnBatches
 from atmc.data.own_data import OwnData
 from atmc.data.stream_batches import StreamBatches, StreamEvalBatches
@@ -40,16 +41,31 @@ def train_batches(
     world: int = 1,
     workers: int = 2,
     independent: bool = False,
+    side: int | None = None,
+    least: float = LEAST_AREA,
+    corrupt: str = "refuse",
 ) -> Batches:
     """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other.
 
     `OwnBatches` for one whose own transform draws at random. `independent`: every example of every batch is drawn from
-    all data, instead of epochs that show each once.
+    all data, instead of epochs that show each once. `side` and `least` are those of "resized-crop-flip". `corrupt`:
+    what becomes of an image that cannot be read, "refuse" or "skip", where images stream.
     """
     where = torch.device(device)
     if isinstance(data, ImageData) and not isinstance(data, OwnData) and fits(data, where, pad):
         return DeviceBatches(
-            data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world, independent=independent
+            data,
+            batch_size,
+            where,
+            dtype,
+            augment,
+            seed,
+            pad=pad,
+            rank=rank,
+            world=world,
+            independent=independent,
+            side=side,
+            least=least,
         )
     if independent:
         raise InputError(
@@ -59,7 +75,19 @@ def train_batches(
     if isinstance(data, OwnData):
         return OwnBatches(data, batch_size, where, dtype, seed, rank=rank, world=world)
     return StreamBatches(
-        data, batch_size, where, dtype, augment, seed, pad=pad, rank=rank, world=world, workers=workers
+        data,
+        batch_size,
+        where,
+        dtype,
+        augment,
+        seed,
+        pad=pad,
+        rank=rank,
+        world=world,
+        workers=workers,
+        side=side,
+        least=least,
+        corrupt=corrupt,
     )
 
 

@@ -94,6 +94,8 @@ class Named:
     folder: str = ""  # its own, in that folder
     files: tuple[Expected, ...] = ()  # what must be there, with checksums
     source: str = ""  # where it comes from, if it needs no fetching
+    state: Callable[[Path], tuple[str, str]] | None = None  # instead of checking `files`: the state, and the cure
+    stream: Callable[[Path, str, Name | None], Any] | None = None  # a `Source`, where it can be streamed
 
 
 @dataclass(frozen=True)

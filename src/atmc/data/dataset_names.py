@@ -10,12 +10,13 @@ from atmc.common.suggest import did_you_mean
 
 FAMILIES = {
     "digits": ("train",),
-    "folder": ("size", "channels", "crop", "stream"),
-    "shards": ("size", "channels", "crop", "classes", "window"),
+    "folder": ("size", "channels", "crop", "stream", "cache"),
+    "shards": ("size", "channels", "crop", "classes", "window", "memory", "cache"),
     "synthetic": ("classes", "train", "test", "seed"),
+    **dict.fromkeys(("imagenette", "imagewoof", "tiny-imagenet"), ("size", "stream", "cache")),
 }
 # A glob may hold question marks: options begin at one that is followed by a word and an equals sign.
-_GRAMMAR = re.compile(r"(?P<family>[a-z]+)(?::(?P<rest>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
+_GRAMMAR = re.compile(r"(?P<family>[a-z]+(?:-[a-z]+)*)(?::(?P<rest>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)

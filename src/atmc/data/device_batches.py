@@ -15,6 +15,7 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,8 @@ from atmc.common.errors import InputError
 from atmc.data.augment import parse_augment
 from atmc.data.dataset import ImageData
 from atmc.data.device_store import DeviceStore
-from atmc.data.epoch_order import plan
+from atmc.data.epoch_order import augment_words, plan
+from atmc.data.image_decoding import LEAST_AREA
 from atmc.data.training_batches import Batches
 
 Kernel = Literal["auto", "plain", "triton"]
@@ -33,7 +35,8 @@ class DeviceBatches(Batches):
 
     Args:
         batch_size: of the whole step; each of `world` processes gets an equal share of every batch.
-        augment: "none", "crop", "flip" or "crop-flip" (see `atmc.data.augment`).
+        augment: "none", "crop", "flip", "crop-flip" (see `atmc.data.augment`) or "resized-crop-flip".
+        side, least: of a resized crop its size (not set: that of the images) and the least share of the area.
         kernel: "triton", "plain" torch, or "auto", Triton if it works; all give the same bits.
         independent: draw every example from all data; an "epoch" is then as many draws as there are examples.
     """
@@ -54,23 +57,30 @@ class DeviceBatches(Batches):
         world: int = 1,
         kernel: Kernel = "auto",
         independent: bool = False,
+        side: int | None = None,
+        least: float = LEAST_AREA,
     ) -> None:
         self._arrange(data.name, len(data), batch_size, seed, rank, world)
-        self._pad, self._flip = parse_augment(augment, pad)
+        self._resized = augment == "resized-crop-flip"
+        self._side, self._least = side, least
+        self._pad, self._flip = parse_augment("none" if self._resized else augment, pad)
         self._independent = independent
-        if (self._pad or self._flip) and data.images.ndim != 4:
+        augmented = self._pad or self._flip or self._resized
+        if augmented and data.images.ndim != 4:
             raise InputError(
                 f"augment = {augment!r} is for images [C, H, W]; an example of {data.name} is {data.shape}"
             )
+        if self._resized and data.images.dtype != torch.uint8:
+            raise InputError(f"augment = {augment!r} is for images in bytes; {data.name} is {data.images.dtype}")
         self.store = DeviceStore(data, device, dtype, self._pad)
         self.device, self.dtype = self.store.device, dtype
         self._share = batch_size // world
         self._lane = torch.arange(self._share, device=self.device) + rank * self._share
         # A batch of all examples is the same in any order: it is taken once, and no order is made.
-        everything = batch_size == len(data) and world == 1 and not (self._pad or self._flip)
+        everything = batch_size == len(data) and world == 1 and not augmented
         self._all = self.store.examples(torch.arange(len(data), device=self.device)) if everything else None
         self._allocate_ring()
-        fits = _triton_serves(self.store)
+        fits = _triton_serves(self.store) and not self._resized
         if kernel == "triton" and not fits:
             raise InputError("kernel = 'triton' needs Triton, a CUDA device and uint8 images; choose 'auto' or 'plain'")
         self._triton = fits and kernel != "plain"
@@ -121,6 +131,10 @@ class DeviceBatches(Batches):
         self._resident[epoch % 2] = epoch
 
     def _addresses(self, epoch: int) -> Tensor:
+        if self._resized:
+            shown = plan(self.seed, epoch, self.num_data, independent=self._independent).order
+            drawn = torch.from_numpy(augment_words(self.seed, epoch, self.num_data).view(np.int64))
+            return torch.cat([drawn, shown[:, None]], 1)
         return self.store.addresses(plan(self.seed, epoch, self.num_data, self._pad, self._flip, self._independent))
 
     def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
@@ -147,6 +161,8 @@ class DeviceBatches(Batches):
         return self._take(self._ring[slot])
 
     def _take(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        if self._resized:
+            return self.store.resized(slots, self._side, self._least)
         return self.store.windows(slots) if self._pad or self._flip else self.store.examples(slots[:, 2])
 
     def epoch_batches(self, epoch: int, start: int = 0, drop_last: bool = False) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,6 +11,7 @@ from atmc.common.errors import InputError
 from atmc.data.augment import lookup_table, normalise, table_offsets
 from atmc.data.dataset import ImageData
 from atmc.data.epoch_order import EpochPlan
+from atmc.data.resized_crops import resized
 
 
 class DeviceStore:
@@ -32,6 +33,8 @@ class DeviceStore:
         self._padded_width = width + 2 * pad
         self._area = (height + 2 * pad) * self._padded_width
         self._rows = (torch.arange(height, device=self.device) * self._padded_width)[None, :, None]
+        mean, std = (torch.tensor(v or usual) for v, usual in ((data.mean, (0.0,)), (data.std, (1.0,))))
+        self._scale, self._shift = (1 / (255 * std)).to(self.device), (-mean / std).to(self.device)
         self._columns = torch.arange(width, device=self.device)[None, None, :]
 
     def _pixels_and_table(self, data: ImageData) -> tuple[Tensor, Tensor | None]:
@@ -68,6 +71,13 @@ class DeviceStore:
         height, width, _ = self.grid
         whole = self.pixels[:, self.pad : self.pad + height, self.pad : self.pad + width]
         return self._finish(torch.index_select(whole, 0, index), index)
+
+    def resized(self, slots: Tensor, side: int | None, least: float) -> tuple[Tensor, Tensor]:
+        """The inputs and labels at rows (random word, random word, example) of `slots`: random resized crops."""
+        shape = self.grid[:2] if side is None else (side, side)
+        levels = resized(torch.index_select(self.pixels, 0, slots[:, 2]), slots[:, :2], shape, least)
+        values = torch.addcmul(self._shift, levels.float(), self._scale).to(self.dtype)
+        return values.contiguous().permute(0, 3, 1, 2), self.labels[slots[:, 2]]
 
     def _finish(self, pixels: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         values = pixels if self.table is None else normalise(pixels, self.table, self._offsets)

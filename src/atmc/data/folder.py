@@ -31,12 +31,13 @@ class FolderSource(Encoded):
         size: tuple[int, int] | None = None,
         channels: int = 3,
         crop: float = 1.0,
+        keep: int = 0,
     ) -> None:
         if not path.is_dir():
             raise InputError(f"{name}: {path} is no folder")
         self.name, self.split = name, split
-        train = _list(path, "train")
-        files = train if split == "train" else _list(path, "test")
+        train = list_pictures(path, "train")
+        files = train if split == "train" else list_pictures(path, "test")
         self.classes = tuple(sorted({folder for folder, _ in train}))
         number = {folder: i for i, folder in enumerate(self.classes)}
         for folder, file in files:
@@ -47,7 +48,7 @@ class FolderSource(Encoded):
         self._files = [file for _, file in files]
         self.labels = torch.tensor([number[folder] for folder, _ in files], dtype=torch.int64)
         height, width = size or _common_size([file for _, file in train])
-        self._dress(View(height, width, channels, crop))
+        self._dress(View(height, width, channels, crop), keep)
         seal = hashlib.sha256(repr(self.view).encode())
         for file in self._files:
             seal.update(f"{file.relative_to(path)}\0{file.stat().st_size}\n".encode())
@@ -61,7 +62,7 @@ class FolderSource(Encoded):
             raise InputError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _list(path: Path, split: str) -> list[tuple[str, Path]]:
+def list_pictures(path: Path, split: str) -> list[tuple[str, Path]]:
     """(class, file) of a split, sorted."""
     if (path / "train").is_dir():
         names = ("train",) if split == "train" else TEST_NAMES

@@ -34,6 +34,8 @@ TOO_LARGE = f"it has more pixels than the limit of {MAX_PIXELS // 1_000_000} meg
 MAX_BYTES = 1 << 30
 ORIENTATION = 0x0112  # EXIF tag
 Box = tuple[float, float, float, float]
+Words = tuple[int, int]  # random bits of an augmentation
+LEAST_AREA = 0.08  # of a random crop, as is usual for ImageNet
 
 
 class Unreadable(InputError):
@@ -62,7 +64,11 @@ class View:
 
 
 def decode(
-    source: bytes | Path, view: View, words: tuple[int, int] | None = None, notes: list[str] | None = None
+    source: bytes | Path,
+    view: View,
+    words: Words | None = None,
+    notes: list[str] | None = None,
+    least: float = LEAST_AREA,
 ) -> npt.NDArray[np.uint8]:
     """The image as [H, W, C]: its middle, or with random `words` a random crop and flip.
 
@@ -78,11 +84,25 @@ def decode(
             _check_pixels(opened)  # some formats know only now
         picture = _upright(opened)
         done = [] if picture.size == opened.size else ["turned upright"]
-        box = middle(picture.size, view) if words is None else random_box(picture.size, view, words)
+        box = middle(picture.size, view) if words is None else random_box(picture.size, view, words, least)
         pixels = _cut(picture, view, box, words is not None, opened.format, done)
     if notes is not None:
         notes += done
     return np.ascontiguousarray(pixels[:, ::-1]) if words is not None and words[0] & 1 else pixels
+
+
+def recut(
+    pixels: npt.NDArray[np.uint8], view: View, words: Words | None = None, least: float = LEAST_AREA
+) -> npt.NDArray[np.uint8]:
+    """The same of an image that is decoded already, [H, W, C]: its middle, or a random crop and flip."""
+    from PIL import Image
+
+    if words is None and view.crop == 1.0 and pixels.shape[:2] == (view.height, view.width):
+        return pixels
+    picture = Image.fromarray(pixels if view.channels == 3 else pixels[:, :, 0])
+    box = middle(picture.size, view) if words is None else random_box(picture.size, view, words, least)
+    cut = _cut(picture, view, box, False, None, [])
+    return np.ascontiguousarray(cut[:, ::-1]) if words is not None and words[0] & 1 else cut
 
 
 def read_image(path: Path | str, shape: tuple[int, ...]) -> Tensor:
@@ -249,10 +269,10 @@ def middle(size: tuple[int, int], view: View) -> Box:
     return (left, top, left + width, top + height)
 
 
-def random_box(size: tuple[int, int], view: View, words: tuple[int, int]) -> Box:
-    """Random resized crop: 8 % to 100 % of the area, proportions 3:4 to 4:3 of the view's."""
+def random_box(size: tuple[int, int], view: View, words: Words, least: float = LEAST_AREA) -> Box:
+    """Random resized crop: a share from `least` to 1 of the area, proportions 3:4 to 4:3 of the view's."""
     a, b = words
-    area = 0.08 + 0.92 * (a >> 32) / 2**32
+    area = least + (1 - least) * (a >> 32) / 2**32
     stretch = (4 / 3) ** (2 * ((a >> 1) & 0x7FFFFFFF) / 2**31 - 1)
     whole = size[0] * size[1] * area
     ratio = stretch * view.width / view.height

@@ -40,6 +40,7 @@ class ShardSource(Encoded):
         classes: int | None = None,
         window: int = 8,
         cache: Path | None = None,
+        keep: int = 0,
     ) -> None:
         paths = expand(pattern, split)
         if not paths:
@@ -56,7 +57,7 @@ class ShardSource(Encoded):
         if classes is not None and top > classes:
             raise InputError(f"{name}: label {top - 1} does not fit classes = {classes}")
         self.classes = tuple(str(c) for c in range(classes or top))
-        self._dress(View(*size, channels, crop))
+        self._dress(View(*size, channels, crop), keep)
         self.digest = self._index.digest
         self._open: OrderedDict[int, int] = OrderedDict()
 
@@ -86,7 +87,7 @@ class ShardSource(Encoded):
         return handle
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}  # an open file belongs to its process
+        return {**super().__getstate__(), "_open": OrderedDict()}  # an open file belongs to its process
 
     def __del__(self) -> None:
         for handle in getattr(self, "_open", {}).values():

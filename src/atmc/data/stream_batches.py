@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import gc
 import signal
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +24,13 @@ from atmc.common.errors import InputError, RunError
 from atmc.data import epoch_order
 from atmc.data.augment import lookup_table, normalise, table_offsets
 from atmc.data.dataset import ImageData
+from atmc.data.image_decoding import LEAST_AREA
 from atmc.data.streamed_source import ArraySource, Cut, Source
 from atmc.data.training_batches import Batches
+
+MOST_SKIPPED = 64  # images of one batch; a set with more is broken, not dusty
+RESTARTS = 2  # of workers that died, at one step
+PATIENCE = 600.0  # seconds without a batch from workers that are alive
 
 
 @dataclass(frozen=True)
@@ -35,18 +42,33 @@ class Request:
 
 
 class _Reader(Dataset[object]):
-    """Answers requests, in a worker or in this process; an error comes back as text."""
+    """Answers requests, in a worker or in this process; an error comes back as text.
 
-    def __init__(self, source: Source, cut: Cut) -> None:
-        self._source, self._cut = source, cut
+    With `skip`, an image that cannot be read is replaced by the next one of the set that can, with its own label: so
+    batches keep their size, and a resumed run sees the same. What was skipped comes back with the batch.
+    """
+
+    def __init__(self, source: Source, cut: Cut, skip: bool = False) -> None:
+        self._source, self._cut, self._skip, self.name = source, cut, skip, source.name
 
     def __getitem__(self, request: Request) -> object:
         words = [None] * len(request.index) if request.words is None else [(int(a), int(b)) for a, b in request.words]
+        index, images = request.index.copy(), []
+        skipped: list[str] = []
         try:
-            images = [self._source.example(int(i), self._cut, w) for i, w in zip(request.index, words, strict=True)]
+            for at, drawn in enumerate(words):
+                while True:
+                    try:
+                        images.append(self._source.example(int(index[at]), self._cut, drawn))
+                        break
+                    except InputError as error:
+                        if not self._skip or len(skipped) >= MOST_SKIPPED:
+                            raise
+                        skipped.append(str(error))
+                        index[at] = (index[at] + 1) % len(self._source)
         except (InputError, OSError, MemoryError) as error:
             return f"{self._source.name}: {error}"
-        return torch.from_numpy(np.stack(images)), self._source.labels[torch.from_numpy(request.index)]
+        return torch.from_numpy(np.stack(images)), self._source.labels[torch.from_numpy(index)], skipped
 
 
 def begin_worker(worker: int) -> None:
@@ -59,15 +81,28 @@ def begin_worker(worker: int) -> None:
     gc.freeze()
 
 
+class WorkerDiedError(RunError):
+    """A worker process ended, or answered nothing for a long time."""
+
+
 class _Pipe:
     """From requests to finished batches on the device."""
 
     def __init__(
-        self, source: Source, cut: Cut, device: torch.device, dtype: torch.dtype, workers: int, prefetch: int
+        self,
+        source: Source,
+        cut: Cut,
+        device: torch.device,
+        dtype: torch.dtype,
+        workers: int,
+        prefetch: int,
+        skip: bool = False,
     ) -> None:
-        self._reader, self._device = _Reader(source, cut), device
+        self._reader, self._device = _Reader(source, cut, skip), device
         self._workers, self._prefetch = workers, prefetch
+        self._told: set[str] = set()  # images that were skipped
         channels, _, width = source.shape
+        width = cut.side or width
         self._table = lookup_table(source.mean, source.std, channels, dtype, device)
         self._offsets = table_offsets(channels, width, device)
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call, unused-ignore]
@@ -81,12 +116,26 @@ class _Pipe:
             prefetch_factor=self._prefetch if self._workers else None,
             pin_memory=self._side is not None,
             worker_init_fn=begin_worker,
+            timeout=PATIENCE if self._workers else 0.0,
             generator=torch.Generator(),  # the loader seeds its workers from this instead of moving the global one
         )
-        for answer in loader:
+        answers = iter(loader)
+        while True:
+            try:
+                answer: Any = next(answers, None)
+            except RuntimeError as error:
+                if "DataLoader" not in str(error):
+                    raise
+                raise WorkerDiedError(f"reading {self._reader.name}: {' '.join(str(error).split())[:300]}") from error
+            if answer is None:
+                return
             if isinstance(answer, str):
                 raise RunError(answer)
-            pixels, labels = answer
+            pixels, labels, skipped = answer
+            for line in skipped:
+                if line not in self._told:
+                    self._told.add(line)
+                    warnings.warn(f"skipped: {line}", RuntimeWarning, stacklevel=2)
             yield self._finish(pixels, labels)
 
     def _finish(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,7 +156,8 @@ class StreamBatches(Batches):
     """Shuffled, augmented, normalised batches of a `Source` (or of an ImageData left in host memory).
 
     For the same seed, and data without shards, the batches are those of `DeviceBatches`, bit for bit. `augment` may
-    also be "resized-crop-flip". `workers` 0 reads in this process. A step out of order restarts the queue.
+    also be "resized-crop-flip". `workers` 0 reads in this process. A step out of order restarts the queue. Workers that
+    die are started again, with a warning, `RESTARTS` times a step. `corrupt` "skip" leaves out what cannot be read.
     """
 
     capturable = False
@@ -126,12 +176,15 @@ class StreamBatches(Batches):
         world: int = 1,
         workers: int = 2,
         prefetch: int = 4,
+        side: int | None = None,
+        least: float = LEAST_AREA,
+        corrupt: str = "refuse",
     ) -> None:
         self.source = ArraySource(source) if isinstance(source, ImageData) else source
         self._arrange(self.source.name, len(self.source), batch_size, seed, rank, world)
         self.device, self.dtype = torch.device(device), dtype
-        self._cut = Cut.parse(augment, pad)
-        self._pipe = _Pipe(self.source, self._cut, self.device, dtype, workers, prefetch)
+        self._cut = Cut.parse(augment, pad, side, least)
+        self._pipe = _Pipe(self.source, self._cut, self.device, dtype, workers, prefetch, corrupt == "skip")
         self._queue: Iterator[tuple[Tensor, Tensor]] | None = None
         self._next = -1
 
@@ -169,15 +222,23 @@ class StreamBatches(Batches):
     def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """The examples of global step `step`, a number the host knows."""
         step = int(step)
-        self.ensure(step)
-        assert self._queue is not None
-        try:
-            found = next(self._queue)
-        except BaseException:
-            self._queue = None
-            raise
-        self._next = step + 1
-        return found
+        for left in reversed(range(RESTARTS + 1)):
+            self.ensure(step)
+            assert self._queue is not None
+            try:
+                found = next(self._queue)
+            except WorkerDiedError as error:
+                self._queue = None
+                if not left:
+                    raise
+                warnings.warn(f"{error}; its workers are started again", RuntimeWarning, stacklevel=2)
+            except BaseException:
+                self._queue = None
+                raise
+            else:
+                self._next = step + 1
+                return found
+        raise AssertionError("the last attempt returns or raises")
 
     def epoch_batches(self, epoch: int, start: int = 0, drop_last: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch by itself, beside the stream: every example once, the last batch smaller (or dropped)."""

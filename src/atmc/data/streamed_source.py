@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,8 @@ from atmc.common.errors import InputError
 from atmc.data import epoch_order
 from atmc.data.augment import crop_flip, parse_augment
 from atmc.data.dataset import ImageData, channel_statistics, digest_of
-from atmc.data.image_decoding import View, decode, naming
+from atmc.data.decoded_cache import DecodedCache
+from atmc.data.image_decoding import LEAST_AREA, View, Words, decode, naming, recut
 
 IN_MEMORY = 8 << 30  # bytes above which a data set is to be streamed
 # ImageNet's statistics, for sets too large to be read first.
@@ -26,18 +28,20 @@ STREAM_AUGMENTS = ("none", "crop", "flip", "crop-flip", "resized-crop-flip")
 
 @dataclass(frozen=True)
 class Cut:
-    """The augmentation of a stream: pad-crop and flip, or a random resized crop."""
+    """The augmentation of a stream: pad-crop and flip, or a random resized crop of some side and least area."""
 
     pad: int
     flip: bool
     resized: bool
+    side: int | None = None  # not set: the size of the examples
+    least: float = LEAST_AREA
 
     @classmethod
-    def parse(cls, augment: str, pad: int) -> Cut:
+    def parse(cls, augment: str, pad: int, side: int | None = None, least: float = LEAST_AREA) -> Cut:
         if augment not in STREAM_AUGMENTS:
             raise InputError(f"augment = {augment!r} is unknown: choose one of {', '.join(STREAM_AUGMENTS)}")
         if augment == "resized-crop-flip":
-            return cls(0, False, True)
+            return cls(0, False, True, side, least)
         return cls(*parse_augment(augment, pad), False)
 
 
@@ -68,13 +72,13 @@ class Source(ABC):
         return epoch_order.grouped_order(seed, epoch, self.groups, self.window)
 
     @abstractmethod
-    def read(self, index: int, words: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
-        """Example `index` as [H, W, C]; with `words`, the random resized crop they stand for."""
+    def read(self, index: int, words: Words | None = None, cut: Cut | None = None) -> npt.NDArray[np.uint8]:
+        """Example `index` as [H, W, C]; with `words`, the random resized crop they stand for, as `cut` says."""
 
-    def example(self, index: int, cut: Cut, words: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+    def example(self, index: int, cut: Cut, words: Words | None) -> npt.NDArray[np.uint8]:
         """Example `index` augmented as `cut` and its random words say (no words: as it is)."""
         if words is None or cut.resized:
-            return self.read(index, words)
+            return self.read(index, words, cut)
         drawn = np.array([words], dtype=np.uint64)
         dx, dy = epoch_order.crop_offsets(drawn, cut.pad)
         mirrored = cut.flip and bool(epoch_order.flips(drawn)[0])
@@ -108,22 +112,55 @@ class Source(ABC):
 
 
 class Encoded(Source):
-    """A source of image files: `raw` finds the bytes, this decodes them."""
+    """A source of image files: `raw` finds the bytes, this decodes them.
+
+    With `keep`, images are decoded to squares of that side, kept in host memory as bytes, and everything else is cut
+    out of those. So an image is decoded once by all workers together, and what is read does not depend on whether it
+    was kept already.
+    """
 
     view: View
+    keep: View | None = None
+    _cache: DecodedCache | None = None
 
-    def _dress(self, view: View) -> None:
+    def _dress(self, view: View, keep: int = 0) -> None:
         self.view, self.shape = view, view.shape
+        if keep:
+            if keep < min(view.height, view.width):
+                raise InputError(f"{self.name}: cache = {keep} is smaller than the examples: choose their size or more")
+            self.keep = View(keep, keep, view.channels)
+            self._cache = DecodedCache(self.name, len(self.labels), (keep, keep, view.channels))
         self.mean, self.std = (PHOTO_MEAN, PHOTO_STD) if view.channels == 3 else ((0.45,), (0.225,))
 
     @abstractmethod
     def raw(self, index: int) -> tuple[bytes, str]:
         """The bytes of example `index`, and its name for messages."""
 
-    def read(self, index: int, words: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
-        data, where = self.raw(index)
-        with naming(where):
-            return decode(data, self.view, words)
+    def read(self, index: int, words: Words | None = None, cut: Cut | None = None) -> npt.NDArray[np.uint8]:
+        view, least = _view(self.view, words, cut)
+        if self.keep is None:
+            data, where = self.raw(index)
+            with naming(where):
+                return decode(data, view, words, least=least)
+        pixels = None if self._cache is None else self._cache.get(index)
+        if pixels is None:
+            data, where = self.raw(index)
+            with naming(where):
+                pixels = decode(data, self.keep)
+            if self._cache is not None:
+                self._cache.put(index, pixels)
+        return recut(pixels, view, words, least)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": None}  # shared with forked workers alone
+
+
+def _view(view: View, words: Words | None, cut: Cut | None) -> tuple[View, float]:
+    """What a crop is brought to, and its least area."""
+    if words is None or cut is None:
+        return view, LEAST_AREA
+    side = cut.side
+    return (view if side is None else replace(view, height=side, width=side)), cut.least
 
 
 class ArraySource(Source):
@@ -135,10 +172,14 @@ class ArraySource(Source):
         self._take_after(data)
         self._images = data.images
 
-    def read(self, index: int, words: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
-        if words is not None:
-            raise InputError(f"{self.name}: resized-crop-flip is for image files; choose crop-flip")
-        return np.ascontiguousarray(self._images[index].permute(1, 2, 0).numpy())
+    def read(self, index: int, words: Words | None = None, cut: Cut | None = None) -> npt.NDArray[np.uint8]:
+        pixels = np.ascontiguousarray(self._images[index].permute(1, 2, 0).numpy())
+        if words is None:
+            return pixels
+        if self.shape[0] not in (1, 3):
+            raise InputError(f"{self.name}: resized-crop-flip is for images with 1 or 3 channels, not {self.shape[0]}")
+        view, least = _view(View.of(self.shape), words, cut)
+        return recut(pixels, view, words, least)
 
 
 class Subset(Source):
@@ -152,5 +193,5 @@ class Subset(Source):
         self.groups = None if whole.groups is None else whole.groups[self._index]
         self.window = whole.window
 
-    def read(self, index: int, words: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
-        return self._whole.read(int(self._index[index]), words)
+    def read(self, index: int, words: Words | None = None, cut: Cut | None = None) -> npt.NDArray[np.uint8]:
+        return self._whole.read(int(self._index[index]), words, cut)

@@ -65,6 +65,9 @@ def make_feed(
         world=world.data_size,
         workers=recipe.data.workers,
         independent=recipe.sampler.noise_rank > 0,
+        side=recipe.data.crop_size,
+        least=recipe.data.crop_area,
+        corrupt=recipe.data.corrupt,
     )
 
 
@@ -76,10 +79,10 @@ def _check_augment(augment: str, train: Examples) -> None:
         raise InputError(f'data.augment = "{augment}", and {train.name} {what}: use "{"own" if own else "none"}"')
     if own:
         return
-    if augment == "resized-crop-flip" and isinstance(train, ImageData):
+    if augment == "resized-crop-flip" and isinstance(train, ImageData) and train.images.dtype != torch.uint8:
         raise InputError(
-            f'data.augment = "{augment}" is for image files that stream, and {train.name} is held in memory at its own '
-            'size: use "crop-flip"'
+            f'data.augment = "{augment}" is for images in bytes, and those of {train.name} are {train.images.dtype}: '
+            'use "crop-flip"'
         )
     if augment != "none" and len(train.shape) != 3:
         raise InputError(

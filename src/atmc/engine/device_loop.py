@@ -70,6 +70,7 @@ class DeviceLoop:
         self.fresh = False  # whether the sampler has yet to look around and make its first step
         self.masses: Any = None  # one for each parameter, where the recipe has them measured
         self.done = 0
+        self._step: Step = None  # type: ignore[assignment]  # made by `begin_phase`
         self._run: Any = None
         self._marks: list[Any] = []
 
@@ -96,6 +97,8 @@ class DeviceLoop:
             seed = chain_seed(self.recipe.seed, self.number, "noise")
             lr, temperature = self.clock.lr, self.clock.temperature
             self.optimizer = build_optimizer(self.recipe, named, lr, temperature, seed, self.masses)
+        if self._step is not None and self._step.exchange is not None:
+            self._step.exchange.close()
         self._step = Step(
             self.potential,
             self.optimizer,

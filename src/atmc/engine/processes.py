@@ -4,6 +4,7 @@ Several processes either share one chain (each has its part of every batch; grad
 noise is the same everywhere, so all hold the same weights) or share out the chains (chain i runs in process i mod n).
 """
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,6 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from atmc.common.errors import InputError, RunError
 from atmc.recipe.settings import Recipe
@@ -21,6 +21,8 @@ from atmc.recipe.settings import Recipe
 T = TypeVar("T")
 # Processes that share out chains meet again only at the end, and one may have many more steps to make than another.
 _PATIENCE = timedelta(days=365)
+_MEETING = timedelta(minutes=5)  # for all processes to be there
+_JOINED = itertools.count()  # runs of this process, which all others have, too
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,6 @@ class World:
         """The numbers of the chains that this process runs."""
         mine = range(self.rank, recipe.chains, self.size) if self.share == "chains" else range(recipe.chains)
         return list(mine)
-
-    def average_(self, flat: Tensor) -> None:
-        """Replace `flat` by its mean over the processes of a data-parallel chain. Can be captured (NCCL)."""
-        if self.data_size > 1:
-            torch.distributed.all_reduce(flat)
-            flat.div_(self.data_size)
 
     def agree(self, wishes: Sequence[bool]) -> list[bool]:
         """For each wish whether any process of the chain has it: decisions that depend on clocks or signals."""
@@ -115,7 +111,15 @@ def join(recipe: Recipe, device: torch.device) -> World:
     if started:
         if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
             return World()
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        # The store outlives a restart by torchrun, and with it the addresses of processes that are no more.
+        from torch.distributed.distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
+
+        store, own, count = next(rendezvous("env://", timeout=_MEETING))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"atmc/{attempt}/{next(_JOINED)}", store)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=own, world_size=count)
     rank, size = dist.get_rank(), dist.get_world_size()
     if size == 1:
         return World()

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from atmc.engine.device_schedule import DeviceSchedule
+from atmc.engine.gradient_exchange import GradientExchange
 from atmc.engine.processes import World
 from atmc.target import Potential
 
@@ -56,7 +57,7 @@ class Step:
         self.prior_share = self.scale / feed.num_data
         self.device = self.params[0].device
         self._gain = torch.tensor(self.scale, device=self.device)  # where backpropagation begins
-        self._flat = self._exchange_buffer() if world.data_size > 1 else None
+        self.exchange = GradientExchange(self.model, self.params, world) if world.data_size > 1 else None
 
     def __call__(self) -> None:
         self.clock.look_up()
@@ -87,10 +88,12 @@ class Step:
         for p in self.params:
             p.grad = None
         nll = self.loss(x, y)
+        if self.exchange is not None:
+            self.exchange.begin()
         torch.autograd.backward(nll, self._gain.to(nll.dtype))
         nll = nll.detach()
-        if self._flat is not None:
-            nll = self._exchange(nll)
+        if self.exchange is not None:
+            nll = self.exchange.finish(nll)
         if self.prior_params:
             for p in self.prior_params:
                 if p.grad is None:  # the loss does not reach it: its posterior is its prior
@@ -98,29 +101,3 @@ class Step:
             grads = [p.grad for p in self.prior_params if p.grad is not None]
             self.prior.add_grad_(self.prior_params, grads, self.prior_share)
         return nll
-
-    def _exchange_buffer(self) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """One flat tensor for what processes average: gradients, the running statistics of BatchNorm, the loss."""
-        buffers = [b for b in self.model.buffers() if b.is_floating_point()]
-        shapes = [*self.params, *buffers]
-        flat = torch.zeros(sum(t.numel() for t in shapes) + 1, device=self.device)
-        views, at = [], 0
-        for t in shapes:
-            views.append(flat[at : at + t.numel()].view(t.shape))
-            at += t.numel()
-        return flat, views, buffers
-
-    @torch.no_grad()
-    def _exchange(self, nll: Tensor) -> Tensor:
-        assert self._flat is not None
-        flat, views, buffers = self._flat
-        # A parameter that the loss does not reach has no gradient; its slot must not keep an old one.
-        mine = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.params]
-        torch._foreach_copy_(views, [*mine, *buffers])
-        flat[-1:].copy_(nll.reshape(1))
-        self.world.average_(flat)
-        for p, view in zip(self.params, views, strict=False):
-            p.grad = view
-        if buffers:
-            torch._foreach_copy_(buffers, views[len(self.params) :])
-        return flat[-1]

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from atmc.nn.narrow_conv import narrow_conv2d
 from atmc.nn.norm_functions import activations
 from atmc.nn.normalisation import NormAct
 from atmc.nn.preactivation import PlainConv2d, linear
 from atmc.nn.resnet_shapes import BlockShape, layout, made_by
 from atmc.nn.standardisation import standardised_weights
-from atmc.nn.strided import conv2d
 
 
 class ConvNormAct(nn.Module):
@@ -31,7 +31,7 @@ class ConvNormAct(nn.Module):
     def forward(self, x: Tensor, weight: Tensor | None, res: Tensor | None = None) -> Tensor:
         weight = self.conv.effective(x.dtype) if weight is None else weight
         stride, padding = self.conv.stride[0], self.conv.kernel_size[0] // 2
-        out: Tensor = self.norm(conv2d(x, weight, None, stride, padding), self.conv.bias, res)
+        out: Tensor = self.norm(narrow_conv2d(x, weight, stride, padding), self.conv.bias, res)
         return out
 
 

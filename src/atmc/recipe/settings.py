@@ -26,6 +26,9 @@ class DataSection:
     root: str | None = None  # where data sets are kept; otherwise the ATMC_DATA variable or the cache folder
     batch_size: int = 128  # over all processes of a data-parallel chain
     augment: Literal["none", "crop", "flip", "crop-flip", "resized-crop-flip", "own"] = "none"  # own: a Dataset's
+    crop_size: int | None = None  # resized-crop-flip: side of the crops in training; not set: that of the examples
+    crop_area: float = 0.08  # resized-crop-flip: least share of the image
+    corrupt: Literal["refuse", "skip"] = "refuse"  # a training image that cannot be read, where images stream
     validation: int = 0  # examples held out of the training set, by a rule that does not depend on the seed
     workers: int = 8  # decoding processes, for data that stream
 

@@ -88,6 +88,9 @@ def _uses(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     """(key, whether it is read, what keeps it from being read, what to do instead)."""
     yield from _of_sampler(recipe)
     yield from _of_schedule(recipe)
+    for key in ("data.crop_size", "data.crop_area"):
+        resized = recipe.data.augment == "resized-crop-flip"
+        yield key, resized, f'data.augment = "{recipe.data.augment}"', 'use "resized-crop-flip"'
     target, model = recipe.target, recipe.model
     yield "target.prior_scale", target.prior != "none", 'target.prior = "none"', ""
     yield "model.norm", model.name != "mlp", 'model.name = "mlp", which has no normalisation', ""

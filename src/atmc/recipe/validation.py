@@ -20,6 +20,8 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (lambda v: 0 <= v < 2**62, "from 0 to 2^62"),
     "chains": (lambda v: 1 <= v <= 10_000, "from 1 to 10,000"),
     "data.batch_size": (lambda v: v >= 1, "at least 1"),
+    "data.crop_size": (lambda v: 1 <= v <= 100_000, "from 1 to 100,000"),
+    "data.crop_area": (lambda v: 0 < v <= 1, "above 0 and at most 1"),
     "data.validation": (lambda v: v >= 0, "at least 0"),
     "data.workers": (lambda v: 0 <= v <= 1024, "from 0 to 1024"),
     "model.depth": (lambda v: 1 <= v <= 2000, "from 1 to 2000"),
@@ -193,8 +195,6 @@ def _samples_of_cycle(plan: ScheduleSection) -> Iterator[str]:
 
 def _sampler(recipe: Recipe) -> Iterator[str]:
     sampler, plan = recipe.sampler, recipe.schedule
-    if sampler.friction_follows_step and sampler.noise_rank:
-        yield "sampler.friction_follows_step and sampler.noise_rank do not go together: leave one out"
     if sampler.mass_looks > 1 and not plan.burn_in_epochs:
         yield (
             f"sampler.mass_looks = {sampler.mass_looks} measures masses until burn-in ends, and "

@@ -50,9 +50,9 @@ def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), command: str = "")
 
 
 def run_names(readings: Sequence[Reading]) -> list[str]:
-    """The recipes' names; where two are the same, the folders' names; where those are too, the paths."""
+    """The recipes' names, or the folders' where settings are those of a sampler; where two are the same, the paths."""
     choices = (
-        [r.recipe.name for r in readings],
+        [r.path.resolve().name if r.recipe.name == r.recipe.sampler.name else r.recipe.name for r in readings],
         [r.path.resolve().name for r in readings],
         short_paths([r.path for r in readings]),
     )

@@ -175,7 +175,7 @@ def has_trace(trace: Trace, name: str) -> bool:
 
 
 _TRACE_TITLES = {
-    "loss": "Training loss per image, nats",
+    "loss": "Training loss per example, nats",
     "temperature": "Kinetic temperature (target dotted)",
     "thermostat": "Thermostat ξ: median, and 98 % of weights",
 }

@@ -32,12 +32,15 @@ def inverse_momentum_scale(mass: Any, speed_limit: float) -> Any:
     return 1.0 / (scaled * scaled)
 
 
-def least_friction(group: dict[str, Any]) -> float:
+def least_friction(group: dict[str, Any]) -> Any:
     """D of a group at this step: its `friction` or, where a scheduler sets `momentum`, the D with e^(−D h) = momentum.
 
-    The invariant density does not depend on D, so D may change from step to step.
+    The invariant density does not depend on D, so D may change from step to step. With a step size on a GPU it is a
+    tensor there.
     """
     momentum, lr = group.get("momentum"), group["lr"]
+    if momentum is not None and isinstance(lr, Tensor) and lr.device.type != "cpu":
+        return (0.0 - math.log(momentum)) / lr
     if momentum is None or not float(lr) > 0.0:
         friction: float = group["friction"]
         return friction

@@ -66,4 +66,4 @@ class SGHMC(KineticSampler):
             raise ValueError(f"friction of group {number} is {friction:g}, less than noise_estimate ({estimate:g})")
 
     def coefficients(self, xi: Any, friction: float) -> tuple[Any, Any]:
-        return max(friction - self.noise_estimate, 0.0), friction
+        return (max(friction - self.noise_estimate, 0.0) if self.noise_estimate else friction), friction

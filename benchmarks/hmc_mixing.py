@@ -1,0 +1,77 @@
+"""Which directions have not mixed? R-hat and ESS of predictions, and the slowest layers, of the rows in results/hmc.
+
+    python benchmarks/hmc_mixing.py [results/hmc]    # prints a table and writes mixing.json beside the rows
+
+From the log-probabilities of 500 validation labels and the projections of weights that every row keeps (.npz). The
+first fifth of the samples of each chain is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atmc.diagnose.convergence import mixing_of
+from hmc_scores import BURN_IN, autocorrelation
+
+
+def later(chains: Any) -> Any:
+    """Whether each sample is beyond the burn-in of its chain."""
+    keep = np.zeros(len(chains), dtype=bool)
+    for chain in np.unique(chains):
+        own = np.flatnonzero(chains == chain)
+        keep[own[int(BURN_IN * len(own)) :]] = True
+    return keep
+
+
+def of_row(path: Path) -> dict[str, Any]:
+    kept = np.load(path)
+    chains = kept["chains"]
+    keep = later(chains)
+    each = kept["traces"][keep].astype(np.float64).T
+    found = mixing_of(each, -each.mean(0), chains[keep].tolist(), 200, 0)
+    # Rows measured before projections were sorted by name came without them.
+    along, names = (kept["projections"], kept["tensors"]) if "projections" in kept else (np.empty(0), [])
+    lags: dict[str, float] = {}
+    for index, name in enumerate(names):
+        values = [autocorrelation(along[keep & (chains == c), index], (1,)).get("1") for c in np.unique(chains)]
+        known = [value for value in values if value is not None]
+        if known:
+            lags[str(name)] = float(np.mean(known))
+    slow = sorted(lags.items(), key=lambda item: -item[1])
+    return {
+        "row": path.stem,
+        "chains": found.chains,
+        "draws": found.draws,
+        "rhat_loss": _short(found.rhat_loss),
+        "rhat_median": _short(np.nanmedian(found.rhat)),
+        "rhat_q95": _short(np.nanquantile(found.rhat, 0.95)),
+        "ess_median": _short(np.nanmedian(found.ess)),
+        "ess_loss": _short(found.ess_loss),
+        "p_value": _short(found.p_value),
+        "prediction_lag1": _short(autocorrelation(each[:, chains[keep] == chains[0]].T, (1,)).get("1", np.nan)),
+        "weights_lag1_median": _short(np.median(list(lags.values())) if lags else np.nan),
+        "slowest": {name: _short(value) for name, value in slow[:4]},
+        "fastest": {name: _short(value) for name, value in slow[-4:]},
+    }
+
+
+def _short(value: Any) -> float | None:
+    return round(float(value), 3) if np.isfinite(value) else None
+
+
+def main() -> None:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results/hmc")
+    rows = [of_row(path) for path in sorted(folder.glob("*-[0-9].npz"))]
+    for row in rows:
+        numbers = " ".join(f"{key} {row[key]}" for key in ("rhat_median", "rhat_q95", "ess_median", "prediction_lag1"))
+        print(f"{row['row']:22} {row['chains']} × {row['draws']}  {numbers}  slowest {row['slowest']}")
+    (folder / "mixing.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

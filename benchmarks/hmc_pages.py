@@ -1,0 +1,149 @@
+"""Table and figure of docs/hmc.md, from results/hmc.
+
+    python benchmarks/hmc_pages.py    # draw the figure and fill the page
+
+Rows of several seeds are averaged. The figure has NLL and ambiguity against gradients, with HMC as a line.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from typing import Any
+
+from pages import ROOT, fill_pages, markdown
+
+FOLDER = ROOT / "results" / "hmc"
+FIGURE = FOLDER / "curves.svg"
+NOTHING = "No row of ours has been measured yet."
+
+
+def rows(folder: Any = FOLDER) -> dict[str, list[dict[str, Any]]]:
+    """What was measured, by name and length; the seeds of one row together."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for path in sorted(folder.glob("*-[0-9].json")):
+        row = json.loads(path.read_text(encoding="utf-8"))
+        found[f"{row['row']} {row['wanted_steps']}"].append(row)
+    return dict(found)
+
+
+def published() -> list[dict[str, Any]]:
+    known: list[dict[str, Any]] = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))["rows"]
+    return known
+
+
+def reference() -> str:
+    """The published rows."""
+    cells = [
+        [row["row"], f"{row['prior_variance']:g}", str(row["samples"]), *_three(row), row.get("settings", "–")]
+        for row in published()
+    ]
+    return markdown(["published row", "prior variance", "samples", "error", "NLL", "ambiguity", "setting"], cells)
+
+
+def measured() -> str:
+    """Our rows on validation images, the longest first and then the lowest NLL."""
+    groups = sorted(rows().values(), key=lambda seeds: (-seeds[0]["wanted_steps"], _score(seeds, "nll")))
+    if not groups:
+        return NOTHING
+    head = ["our row", "prior variance", "gradients, seeds", "error", "NLL", "ECE", "ambiguity", "lag-1 correlation"]
+    return markdown(head, [_cells(seeds) for seeds in groups])
+
+
+def temperatures() -> str:
+    """What the thermometers say: all parameters, and along the gradient noise, by how far a cycle has come."""
+    keys = ("kinetic_temperature", "noise_temperature", "noise_temperature_start", "noise_temperature_end")
+    table = []
+    for seeds in rows().values():
+        first = seeds[0]
+        if "kinetic_temperature" not in first:
+            continue
+        values = [f"{first[key]:.3g}" if key in first else "–" for key in keys]
+        name = f"{first['row']}, {first['gradients']:,} gradients"
+        table.append([name, f"{first['training_loss']:.3f}", *values, f"{first['ms_per_step']:.2f}"])
+    if not table:
+        return NOTHING
+    return markdown(
+        ["our row", "training loss", "kinetic T", "noise T", "at the start", "at the end", "ms a step"], table
+    )
+
+
+def figure_line() -> str:
+    words = "NLL and ambiguity of the growing average against gradients, HMC as a line"
+    return f"![{words}](../results/hmc/{FIGURE.name})" if FIGURE.exists() else NOTHING
+
+
+def _cells(seeds: list[dict[str, Any]]) -> list[str]:
+    first = seeds[0]
+    several = f", {len(seeds)}" if len(seeds) > 1 else ""
+    lag = [row["autocorrelation"]["1"] for row in seeds if "1" in row["autocorrelation"]]
+    scores = [f"{_score(seeds, key):.3f}{_spread(seeds, key)}" for key in ("error", "nll", "ece", "ambiguity")]
+    return [
+        f"`{first['row']}`",
+        f"{first['prior_variance']:g}",
+        f"{first['gradients']:,}{several}",
+        *scores,
+        f"{statistics.mean(lag):.2f}" if lag else "–",
+    ]
+
+
+def _score(seeds: list[dict[str, Any]], key: str) -> float:
+    return statistics.mean(row["validation"]["average"][key] for row in seeds)
+
+
+def _spread(seeds: list[dict[str, Any]], key: str) -> str:
+    if len(seeds) < 2:
+        return ""
+    return f" ± {statistics.stdev(row['validation']['average'][key] for row in seeds):.3f}"
+
+
+def _three(row: dict[str, Any]) -> list[str]:
+    return [f"{row[key]:.3f}" for key in ("error", "nll", "ambiguity")]
+
+
+def draw(groups: dict[str, list[dict[str, Any]]], most: int = 6) -> str:
+    """The figure: the best rows of each length, their first seeds."""
+    from matplotlib.ticker import FuncFormatter
+
+    from atmc.report.plot_style import WIDE, Ink, sheet, svg
+
+    ink = Ink.paper()
+    best = sorted(groups.values(), key=lambda seeds: _score(seeds, "nll"))[:most]
+    with sheet(ink, (2 * WIDE[0], WIDE[1]), "Gradients of batch 256", "NLL on validation images, nats") as (page, left):
+        grid = page.add_gridspec(1, 2)
+        left.set_subplotspec(grid[0])
+        right = page.add_subplot(grid[1])
+        right.set_title("Ambiguity", loc="left", fontsize=9.5, color=ink.ink, pad=8)
+        right.set_xlabel("Gradients of batch 256")
+        for axes, key in ((left, "nll"), (right, "ambiguity")):
+            for number, seeds in enumerate(best):
+                row = seeds[0]
+                values = row["validation"]["curve"][key]
+                at = [row["gradients"] * (k + 1) / len(values) for k in range(len(values))]
+                axes.plot(at, values, color=ink.series(number), label=row["row"])
+            for row in published()[:2]:
+                axes.axhline(row[key], color=ink.muted, linestyle="--", linewidth=1.0)
+                axes.annotate(row["row"], (0, row[key]), fontsize=7, color=ink.muted, va="bottom")
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: f"{steps / 1000:g}k"))
+        left.set_ylim(0.25, 0.8)
+        right.legend()
+        return svg(page)
+
+
+BLOCKS = {
+    "hmc published": reference,
+    "hmc measured": measured,
+    "hmc temperatures": temperatures,
+    "hmc figure": figure_line,
+}
+
+
+def main() -> None:
+    if groups := rows():
+        FIGURE.write_text(draw(groups), encoding="utf-8")
+    fill_pages({name: make() for name, make in BLOCKS.items()}, [ROOT / "docs" / "hmc.md"])
+
+
+if __name__ == "__main__":
+    main()
