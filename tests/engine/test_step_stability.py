@@ -151,6 +151,15 @@ def test_a_run_far_beyond_says_so_before_its_first_step_and_the_doctor_after(
     assert again.notes == []
 
 
+def test_a_chain_that_diverges_in_its_warm_start_has_no_step_of_the_sampler_to_judge() -> None:
+    section = SECTIONS["sghmc"]
+    edge = StepStability(section, section.lr, 7)
+    edge.curvature = 1e9
+    sgd = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
+    assert math.isnan(edge.overshoot(sgd))
+    assert edge.stable_share(sgd) is None
+
+
 def test_the_advised_share_gives_the_overshoot_that_it_promises() -> None:
     for section in SECTIONS.values():
         optimizer = build_optimizer(

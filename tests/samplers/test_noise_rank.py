@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import atmc
-from atmc.samplers import noise_friction, noise_rows
+from atmc.samplers import noise_friction, noise_rows, noise_temperature
+from atmc.samplers.flat_state import memory_order
 
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
 
@@ -87,6 +88,30 @@ def test_a_copy_goes_its_own_way() -> None:
     assert all(torch.equal(p, q) for p, q in zip(params, both[1], strict=True))
 
 
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize(("rank", "mass"), [(3, 2.0), (17, [1.0, 2.0, 3.0])], ids=["one mass", "masses"])
+def test_the_best_factor_is_kept(device: str, rank: int, mass: Any) -> None:
+    """B'B after an update against eigenvectors in double precision; differences that are not finite are left out."""
+    sampler, _ = made(None, device, torch.float32, noise_rank=rank, mass=mass)
+    shard = sampler._shards[0]
+    rows = noise_rows.rows_of(shard, rank)
+    decay = torch.logspace(0, -2, len(rows))[:, None]
+    rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(2)) * decay)
+    before, metric = rows.double().clone(), torch.as_tensor(noise_rows.mass_of(shard), dtype=torch.float64)
+    both = torch.cat([before[:rank] * 0.6**0.5, before[rank:-1] * (0.4 / 16) ** 0.5])
+    right = torch.linalg.eigh(both @ (both / metric).T).eigenvectors[:, -rank:].T @ both
+    noise_friction.update(sampler, 40)  # a share of 16/40 for the new differences
+    found = rows[:rank].double()
+    assert float((found.T @ found - right.T @ right).norm() / (right.T @ right).norm()) < 1e-5
+    gram = found @ (found / metric).T
+    assert float((gram - gram.diag().diag()).abs().max() / gram.abs().max()) < 1e-6
+    torch.testing.assert_close(noise_rows.scale_of(shard, rank), gram.diag(), rtol=1e-5, atol=1e-7)
+    rows[rank, 5] = float("nan")
+    kept = rows[:rank].clone()
+    noise_friction.update(sampler, 40)
+    assert torch.equal(rows[:rank], kept)
+
+
 @pytest.mark.parametrize("device", [GPU])
 def test_on_a_gpu_it_is_the_same_also_captured(device: str) -> None:
     """Eager and captured steps on a GPU against the CPU; between replays the noise is learned by hand."""
@@ -132,6 +157,32 @@ def test_on_a_gpu_it_is_the_same_also_captured(device: str) -> None:
             torch.cuda.synchronize()
     for p, q in zip(moved, expected, strict=True):
         torch.testing.assert_close(p.cpu(), q, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("mass", [2.0, [1.0, 2.0, 3.0]], ids=["one mass", "masses"])
+def test_the_thermometer_also_reads_what_the_friction_does_not_know(mass: Any) -> None:
+    """The mean of two readings: along the noise, and along its part that is orthogonal to B in the metric of 1/m."""
+    sampler, params = made(None, mass=mass)
+    walk(sampler, params, 0, 20)
+    first, second = ([torch.randn_like(p) for p in params] for _ in range(2))
+    shard, masses = sampler._shards[0], mass if isinstance(mass, list) else [mass] * 3
+    inverse = torch.cat(
+        [torch.full((p.numel(),), 1 / m, dtype=torch.float64) for p, m in zip(params, masses, strict=True)]
+    )
+    flat = [torch.cat([memory_order(g, p) for g, p in zip(parts, params, strict=True)]) for parts in (first, second)]
+    rows = noise_rows.rows_of(shard, 3)[:3]
+    u = flat[0] - flat[1]
+    rest = u - rows.T @ torch.linalg.solve(rows @ (rows * inverse).T, rows @ (u * inverse))
+    centre = (flat[0] + flat[1]) / 2
+
+    def along(direction: torch.Tensor) -> float:
+        beta = shard.flat["thermostat"].clamp(min=2.0)
+        sums = noise_temperature.sums_along(
+            [direction], centre, shard.flat["momentum"], beta, lr=0.05, mass=1 / inverse, inverse_scale=0.0
+        )
+        return float(noise_temperature.reading(torch.stack(sums)))
+
+    assert float(sampler.noise_temperature(first, second)) == pytest.approx((along(u) + along(rest)) / 2, rel=1e-9)
 
 
 def test_what_does_not_fit_is_refused() -> None:

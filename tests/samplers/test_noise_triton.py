@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import atmc
-from atmc.samplers import fused_native, fused_triton, noise_rows, noise_triton
+from atmc.samplers import fused_native, fused_triton, noise_rows
 
 SHAPES = [(40, 60), (3,), (2, 3, 4, 4)]  # more than one block, less than a vector, another order in memory
 
@@ -75,31 +75,6 @@ def check_skipped_steps(device: str) -> None:
         sampler.check()
 
 
-def check_update(device: str) -> None:
-    """The kernels' update of B against eigenvectors in double precision; a broken matrix leaves it as it is."""
-    for rank, mass in ((3, 2.0), (17, [torch.rand(s).to(device) + 0.5 for s in SHAPES])):
-        sampler, _ = made(device, "fused", "ATMC", noise_rank=rank, mass=mass)
-        shard = sampler._shards[0]
-        rows = noise_rows.rows_of(shard, rank)
-        decay = torch.logspace(0, -2, len(rows))[:, None]
-        rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(2)) * decay)
-        before, metric = rows.double().clone(), torch.as_tensor(noise_rows.mass_of(shard)).double()
-        both = torch.cat([before[:rank] * 0.7**0.5, before[rank:-1] * (0.3 / 16) ** 0.5])
-        vectors = torch.linalg.eigh(both @ (both / metric).T).eigenvectors[:, -rank:]
-        right = vectors.T @ both
-        noise_triton.update(shard, rows, noise_rows.mass_of(shard), rank, 0.3)
-        found = rows[:rank].double()
-        whole = (right.T @ right).norm()
-        assert float((found.T @ found - right.T @ right).norm() / whole) < 1e-5
-        gram = found @ (found / metric).T
-        assert float((gram - gram.diag().diag()).abs().max() / gram.abs().max()) < 1e-6
-        assert torch.equal(rows[rank:].double(), before[rank:])
-        rows[rank, 5] = float("nan")
-        kept = rows[:rank].clone()
-        noise_triton.update(shard, rows, noise_rows.mass_of(shard), rank, 0.3)
-        assert torch.equal(rows[:rank], kept)
-
-
 def interpreted() -> None:
     """On a CPU: the kernels get a CPU's tensors, and nothing has to be pinned or captured."""
 
@@ -112,7 +87,6 @@ def interpreted() -> None:
     fused_triton.GraphTable = lambda shape, device: None  # type: ignore[assignment,misc]
     check_steps("cpu")
     check_skipped_steps("cpu")
-    check_update("cpu")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -135,18 +109,18 @@ def test_the_kernels_in_triton_interpreter() -> None:
 def test_the_kernels_on_a_gpu() -> None:
     check_steps("cuda")
     check_skipped_steps("cuda")
-    check_update("cuda")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_neither_step_nor_update_waits_for_the_device() -> None:
+def test_a_step_does_not_wait_for_the_device() -> None:
+    """Only every sixteenth does, for the eigenvectors of a small matrix."""
     sampler, params = made("cuda", "fused", "ATMC")
     walk(sampler, params, 16)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for _ in range(32):
+        for _ in range(15):
             sampler.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")

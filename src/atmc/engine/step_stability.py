@@ -119,6 +119,8 @@ class StepStability:
             return lr * found / self.num_data / (2 * (1 + float(group["momentum"])))
         if not kind.has_momentum:
             return lr * found / 2
+        if "friction" not in group:  # the warm start's own optimizer
+            return math.nan
         drag = float(group["friction"]) * lr
         rate = lr * lr * (-math.expm1(-drag) / drag if drag > 0 else 1.0)
         return rate * found / (2 * (1 + math.exp(-drag)))

@@ -9,11 +9,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from atmc.samplers import backends
+from atmc.samplers import backends, noise_rows
 from atmc.samplers.checks import plain_number
-from atmc.samplers.flat_state import Shard
+from atmc.samplers.flat_state import Shard, view_like
 from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction, thermostat_weight
-from atmc.samplers.noise_temperature import Gradients, check_gradients, reading, sums_along
+from atmc.samplers.noise_temperature import Gradients, check_gradients, contrasts, reading, remainders, sums_along
 from atmc.samplers.sampler import Sampler
 
 
@@ -79,14 +79,21 @@ class KineticSampler(Sampler):
         home = self._shards[0].device
         sums: Any = 0.0
         for shard in self._shards:
-            for index, p in enumerate(shard.params):
+            fields, means = [], []
+            for p in shard.params:
                 own = [each[place[p]] for each in gradients]
-                dense = [torch.zeros_like(p) if g is None else g for g in own]
+                dense = [torch.zeros_like(p, dtype=shard.dtype) if g is None else g.to(shard.dtype) for g in own]
+                fields.append(contrasts(dense))
+                means.append(torch.stack(dense).mean(0))
+            if self.noise_rank:
+                fields = [[*own, *rest] for own, rest in zip(fields, self._unknown(shard, fields), strict=True)]
+            for index in range(len(shard.params)):
                 hyper = self.hyper(shard, index, shard.mass(index), measure=False)
                 state = self._views(shard, index)
                 xi = state["thermostat"] * hyper.thermostat_weight if "thermostat" in state else None
                 parts = sums_along(
-                    [g.to(shard.dtype) for g in dense],
+                    fields[index],
+                    means[index],
                     state["momentum"],
                     self.coefficients(xi, hyper.friction)[1],
                     lr=hyper.lr if hyper.last_lr is None else hyper.last_lr,
@@ -95,6 +102,14 @@ class KineticSampler(Sampler):
                 )
                 sums = sums + torch.stack(parts).to(home)
         return reading(sums)
+
+    def _unknown(self, shard: Shard, fields: list[list[Tensor]]) -> Any:
+        """The parts of the contrasts that friction along the noise does not know."""
+        flat = noise_rows.rows_of(shard, self.noise_rank)[: self.noise_rank]
+        views = [[view_like(row, o, p) for row in flat] for o, p in zip(shard.offsets, shard.params, strict=True)]
+        masses = [shard.mass(index) for index in range(len(shard.params))]
+        scale = noise_rows.scale_of(shard, self.noise_rank)
+        return remainders(fields, [torch.stack(own) for own in views], masses, scale)
 
     noise_temperature.__doc__ = Sampler.noise_temperature.__doc__
 

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atmc.samplers import backends, fused_triton, noise_triton
+from atmc.samplers import backends
 from atmc.samplers.flat_state import Shard
 from atmc.samplers.integrator import ornstein, synchronised_virial
 from atmc.samplers.kinetic_energy import inverse_momentum_scale, least_friction, slowing, thermostat_weight
@@ -99,30 +99,20 @@ def update(sampler: Any, steps: int) -> None:
     """Take the differences of the last EVERY steps into B. To be called after every EVERY-th step.
 
     B becomes the best factor of its rank, in the metric of 1/m, of an average over the last steps (over all of them at
-    first). Its rows are orthogonal in that metric. Cannot be captured in a CUDA graph, but does not wait for the device
-    either where the fused step runs there.
+    first). Its rows are orthogonal in that metric. Cannot be captured in a CUDA graph: eigenvectors of a small matrix
+    are found on the host.
     """
     memory = max(LEAST, PER_ROW * sampler.noise_rank)
     share = max(-math.expm1(-EVERY / memory), EVERY / max(steps, EVERY))
     for shard in sampler._shards:
         rows = rows_of(shard, sampler.noise_rank)
-        if _on_device(sampler, shard):
-            noise_triton.update(shard, rows, mass_of(shard), sampler.noise_rank, share)
-            derive(shard, sampler.noise_rank)
-            continue
         factor, fresh = rows[: sampler.noise_rank], rows[sampler.noise_rank : -1]
         both = torch.cat([factor * math.sqrt(1.0 - share), fresh * math.sqrt(share / EVERY)])
-        gram = (both @ (both / mass_of(shard)).T).double()
+        gram = (both @ (both / mass_of(shard)).T).double().cpu()
         if bool(gram.isfinite().all()):  # else the chain diverges, which is told elsewhere
             best = torch.linalg.eigh(gram).eigenvectors[:, -sampler.noise_rank :]
-            factor.copy_(best.T.to(both.dtype) @ both)
+            factor.copy_(best.T.to(both) @ both)
         derive(shard, sampler.noise_rank)
-
-
-def _on_device(sampler: Any, shard: Shard) -> bool:
-    """Whether the kernels can take the differences in."""
-    small = sampler.noise_rank + EVERY <= noise_triton.LARGEST
-    return small and shard.dtype == torch.float32 and sampler._choose_backend(shard) is fused_triton.fused
 
 
 def _strength(lr: Any, temperature: Any) -> Any:

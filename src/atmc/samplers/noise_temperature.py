@@ -14,6 +14,11 @@ chains that are right.
 q comes from the p that is kept, half a kick behind, as in `integrator.synchronised_virial`: F(p) − ½ ρG·∇F(p) for
 F(p) = (u·K'(p)) (u·p/m), with ρ = tanh(b h/2)/b and G the mean of the gradients. k gradients at one θ have k − 1
 contrasts of equal covariance; each is one reading.
+
+With friction along the noise (`noise_friction.py`) each contrast is read a second time without its part in the rows B
+that the friction knows. Strong directions are then at T, and in u·p they outweigh the weaker ones that a low rank
+leaves out: a linear regression in 50 dimensions with rank 16 had 0.65 of its standard deviations, 1.1 T along u and
+1.9 T along the rest. Where the law is right both have the mean T.
 """
 
 from __future__ import annotations
@@ -41,10 +46,27 @@ def contrasts(grads: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
+def remainders(us: Sequence[Sequence[Tensor]], rows: Sequence[Tensor], masses: Sequence[Any], scale: Tensor) -> Any:
+    """The contrasts of each parameter without their part in B, whose rows are orthogonal in the metric of 1/m.
+
+    `us` and `rows` [rank, ...] have one entry for each parameter, `scale` the diagonal of B M⁻¹ B'.
+    """
+    inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
+    parts = zip(us, rows, masses, strict=True)
+    along: Any = sum(
+        torch.stack([(row.flatten(1) @ (u / mass).flatten()).double() for u in own]) for own, row, mass in parts
+    )
+    along = along * inverse
+    return [
+        [u - torch.tensordot(share.to(u.dtype), row, 1) for u, share in zip(own, along, strict=True)]
+        for own, row in zip(us, rows, strict=True)
+    ]
+
+
 def sums_along(
-    grads: Sequence[Tensor], p: Tensor, beta: Any, *, lr: Any, mass: Any, inverse_scale: Any
+    us: Sequence[Tensor], mean: Tensor, p: Tensor, beta: Any, *, lr: Any, mass: Any, inverse_scale: Any
 ) -> list[Tensor]:
-    """One parameter's part of the five sums that `reading` needs, for each contrast u of its gradients.
+    """One parameter's part of the five sums that `reading` needs, for each u and the mean gradient G.
 
     Σ u K'(p), Σ u p/m, Σ u r³ ρG/m, Σ u ρG/m and Σ u²/m, in double precision.
     """
@@ -52,11 +74,10 @@ def sums_along(
     x = beta * r * lr + TINY
     e = expm1(-x)
     reach = -(e / x) * lr / (e + 2.0)  # ρ = tanh(b h/2)/b, which is h/2 without friction
-    mean = torch.stack(list(grads)).mean(0)
     kick = mean * reach / mass
     still = p / mass
     rows = []
-    for u in contrasts(grads):
+    for u in us:
         along = [still * r, still, kick * r * r * r, kick, u / mass]
         rows.append(torch.stack([(u * v).sum(dtype=torch.float64) for v in along]))
     return rows

@@ -393,8 +393,9 @@ class Sampler(Optimizer):
 
         Each argument has one gradient of U (or None) for each parameter, in the order of the groups. Nothing is moved
         and `p.grad` is not looked at. The result is a 0-dim tensor on the device, without synchronisation: one
-        reading for each gradient but one, averaged. Its mean over a chain with the right law is T; where correlated
-        mini-batch noise heats the directions it lives in, it is above T. A single reading scatters by √2 T: average a
+        reading for each gradient but one, averaged (with `noise_rank` two, also along what the friction does not know).
+        Its mean over a chain with the right law is T; where correlated mini-batch noise heats the directions it lives
+        in, it is above T. A single reading scatters by √2 T: average a
         few hundred, taken at least as many steps apart as the momentum remembers. NaN for a sampler without momentum,
         and where the gradients are all equal. Use batches that the chain has not just seen.
         """
