@@ -243,12 +243,15 @@ def test_data_that_make_no_sense(data: Any, words: str) -> None:
 
 def test_a_step_takes_all_data_where_that_is_cheap(tmp_path: Path) -> None:
     x = torch.randn(6400, 2, generator=torch.Generator().manual_seed(0))
-    how: Any = {"epochs": 2, "progress": None, "out": tmp_path / "run"}
-    sample(nn.Linear(2, 2), (x, (x[:, 0] > 0).long()), **how)
+    data = x, (x[:, 0] > 0).long()
+    how: Any = {"epochs": 16, "progress": None, "out": tmp_path / "run"}
+    sample(nn.Linear(2, 2), data, **how)
     made = RunDir.open(tmp_path / "run").recipe
-    assert (made.data.batch_size, made.schedule.epochs, made.sampler.noise_rank) == (6400, 200, 0)
-    with pytest.raises(InputError, match="is set to 2 epochs of 100 steps, not 1"):
-        sample(nn.Linear(2, 2), (x, (x[:, 0] > 0).long()), **{**how, "epochs": 1})
+    assert (made.data.batch_size, made.schedule.epochs, made.sampler.noise_rank) == (6400, 1600, 0)
+    with pytest.raises(InputError, match="is set to 16 epochs of 100 steps, not 1"):
+        sample(nn.Linear(2, 2), data, **{**how, "epochs": 1})
+    sample(nn.Linear(2, 2), data, **{**how, "epochs": 1, "out": tmp_path / "short"})
+    assert RunDir.open(tmp_path / "short").recipe.data.batch_size == 64
 
 
 def test_defaults_scale_with_the_data() -> None:

@@ -73,27 +73,29 @@ def laplace_samples(
 ) -> Tensor:
     """Outputs `[samples, N, outputs]` for test features, of last layers drawn from the approximate posterior.
 
-    `hessian` `[N, C, C]` is that of the loss in the outputs, for the training examples.
+    `hessian` `[N, C, C]` is that of the loss in the outputs, for the training examples. All is computed where the
+    features are, in float64.
     """
     outs, width = layer.weight.shape
     count = outs * (width + 1)
     if count > MOST:
         raise InputError(f"its last layer has {count:,} numbers, more than {MOST:,}")
     phi = _with_one(features)
-    theta = torch.cat([layer.weight, layer.bias[:, None]], 1).double()
-    curvature = torch.zeros(count, count, dtype=torch.float64)
+    theta = torch.cat([layer.weight, layer.bias[:, None]], 1).to(phi)
+    curvature = phi.new_zeros(count, count)
+    tiny, grid = 1e-12 * torch.eye(outs).to(phi), GRID.to(phi)
     for rows in torch.split(torch.arange(len(phi)), max(1, 4_000_000 // count)):
-        blocks = torch.linalg.cholesky(hessian[rows] + 1e-12 * torch.eye(outs, dtype=torch.float64))
+        blocks = torch.linalg.cholesky(hessian[rows].to(phi) + tiny)
         # A row for each example and column of the factor, in the order (output, feature) of θ laid out flat.
         jacobian = torch.einsum("nok,nd->nkod", blocks, phi[rows]).reshape(-1, count)
         curvature += jacobian.T @ jacobian
     values, vectors = torch.linalg.eigh(curvature)
     values = values.clamp_min(0.0)
-    evidence = 0.5 * count * GRID.log() - 0.5 * GRID * theta.square().sum()
-    evidence -= 0.5 * (values[None] + GRID[:, None]).log().sum(1)
-    precision = float(GRID[evidence.argmax()])
+    evidence = 0.5 * count * grid.log() - 0.5 * grid * theta.square().sum()
+    evidence -= 0.5 * (values[None] + grid[:, None]).log().sum(1)
+    precision = float(grid[evidence.argmax()])
     noise = torch.randn(samples, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    moved = (noise / (values + precision).sqrt()) @ vectors.T
+    moved = (noise.to(phi) / (values + precision).sqrt()) @ vectors.T
     weights = theta + moved.view(samples, outs, width + 1)
     return torch.einsum("kod,nd->kno", weights, _with_one(test))
 
@@ -115,4 +117,4 @@ def noise_hessian(scale: Tensor, degrees: float | None = None, log_scales: bool 
 
 
 def _with_one(features: Tensor) -> Tensor:
-    return torch.cat([features.double(), torch.ones(len(features), 1, dtype=torch.float64)], 1)
+    return torch.cat([features.double(), features.new_ones(len(features), 1).double()], 1)
