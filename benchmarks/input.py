@@ -1,6 +1,7 @@
 """Images per second from JPEG shards to batches, by way of reading, number of worker processes and size.
 
     python benchmarks/input.py [--shards DIR] [--sizes 128 224] [--workers 1 8 16] [--seconds 1.5] [--out results/input]
+    python benchmarks/input.py --memory 'tiny-imagenet?stream=1' --workers 2   # host memory over one epoch
 
 Ways, all with random resized crops and flips:
 
@@ -21,6 +22,7 @@ import argparse
 import importlib.util
 import io
 import json
+import multiprocessing
 import os
 import tempfile
 import time
@@ -159,9 +161,27 @@ def measure(pattern: str, options: argparse.Namespace, device: torch.device) -> 
                 print(f"nvjpeg: {type(error).__name__}: {str(error).splitlines()[0][:120]}")
 
 
+def memory(name: str, workers: int, out: Path) -> None:
+    """Proportional set size of this process and its workers, ten times over an epoch of a stream."""
+    batches = StreamBatches(open_source(name, "train"), 250, augment="resized-crop-flip", workers=workers)
+    steps, rows = batches.steps_for(1), []
+    for step in range(steps + 1):
+        batches.batch(step)
+        if step % (steps // 10) == 0:
+            ids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+            lines = [line for i in ids for line in Path(f"/proc/{i}/smaps_rollup").read_text().splitlines()]
+            total = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+            rows.append({"images": step * 250, "megabytes": round(total)})
+            print(f"{step * 250:9,} images {total:7.0f} MB", flush=True)
+    batches.close()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "memory.json").write_text(json.dumps({"set": name, "workers": workers, "rows": rows}, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=Path, help="folder with train-*.tar")
+    parser.add_argument("--memory", metavar="NAME", help="host memory over an epoch of a streamed set instead")
     parser.add_argument("--images", type=int, default=512, help="made-up photographs")
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 224])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 8, 16])
@@ -171,6 +191,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/input"))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.memory:
+        memory(options.memory, options.workers[0], options.out)
+        return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as scratch:
         options.root = scratch

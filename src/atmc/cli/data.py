@@ -109,6 +109,7 @@ def _progress() -> Callable[[str, int, int | None], None]:
             return
         last[0] = step
         size = f"{done / 1e6:.0f}" + (f" of {total / 1e6:.0f}" if total else "")
-        print(f"{printable(stage)}: {size} MB", file=sys.stderr, flush=True)
+        said = printable(stage) if total == 0 else f"{printable(stage)}: {size} MB"
+        print(said, file=sys.stderr, flush=True)
 
     return show

@@ -101,7 +101,7 @@ def available(root: Path | str | None = None) -> list[DatasetInfo]:
     families = {
         "folder": ("your pictures, a sub-folder for each class", "folder:PATH?size=64 (and &stream=1 for a large one)"),
         "shards": (
-            "tar shards in the WebDataset layout, streamed (or held in memory: &memory=1)",
+            "tar shards in the WebDataset layout; &memory=1 does not stream them",
             "shards:PATH/{split}-*.tar?size=224",
         ),
         "synthetic": ("made-up data of any shape", "synthetic:3x32x32?classes=10&train=50000"),
