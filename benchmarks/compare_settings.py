@@ -1,7 +1,7 @@
 """Compare settings of a recipe on held-out training images, one run after another in one process.
 
-    python benchmarks/compare_settings.py cifar10/atmc-cold --set schedule.epochs=100 --out runs/x --time-budget 500 \\
-        --try "sampler.temperature=0.1" --try "sampler.temperature=0.03 sampler.speed=0.003"
+    python benchmarks/compare_settings.py cifar10/atmc-settled --set schedule.epochs=100 --out runs/x \\
+        --time-budget 500 --try "sampler.temperature=0.1" --try "sampler.temperature=0.03 sampler.speed=0.003"
 
 Each `--try` is one run of the recipe with these settings on top of those of `--set`; without any, the recipe itself is
 run. Runs hold out 5,000 training images and are scored on them: the test set is not touched. One process compiles once,

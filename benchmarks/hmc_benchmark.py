@@ -36,6 +36,7 @@ ROOT = Path(__file__).parents[1]
 TRAIN, CYCLE = 40_960, 5_000
 S02, S05, S2 = 0.02**0.5, 0.05**0.5, 0.2**0.5  # standard deviations of the priors
 LOOKS = {"sampler.mass_looks": 3, "schedule.burn_in_epochs": 63}  # over two cycles, which give no samples
+WARM = {"schedule.warm_start_epochs": 62, "schedule.warm_start_lr": 0.1}  # two cycles' steps, which give no samples
 
 
 def scaled(prior: float) -> dict[str, float]:
@@ -80,6 +81,10 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "atmc-constant-noise32": ("atmc-constant", {"sampler.noise_rank": 32}),
     "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
+    # From SGD's solution, where gradient noise is small: a chain in equilibrium forgets from which side it came.
+    "atmc-constant-warm": ("atmc-constant", WARM),
+    "atmc-constant-slow-warm": ("atmc-constant", {"sampler.lr": 0.0001, **WARM}),
+    "atmc-slow-follow-warm": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, **WARM}),
     "atmc-chains4": ("atmc", {"chains": 4}),  # of a quarter of the steps each
     "atmc-batch1024": ("atmc", {"data.batch_size": 1024}),  # a quarter of the steps: as many examples
 }
@@ -107,7 +112,9 @@ def recipe_of(name: str, seed: int, steps: int, precision: str, dry: bool) -> Re
             plan["burn_in_epochs"] = 3
     of_batches = batch * (8 if dry else 1) / 256  # a larger batch makes fewer steps, with as many examples
     each = steps / of_batches / values.get("chains", 1)
-    plan["epochs"] = math.ceil(each * batch / train - 1e-9)
+    if dry and "warm_start_epochs" in plan:
+        plan["warm_start_epochs"] = 2
+    plan["epochs"] = math.ceil(each * batch / train - 1e-9) - plan.get("warm_start_epochs", 0)
     if "cycle_epochs" in plan:
         plan["cycle_epochs"] = cycle / of_batches * batch / train
     else:
@@ -127,8 +134,9 @@ def measure(name: str, seed: int, options: argparse.Namespace) -> None:
     if not result.samples:
         print(f"{name}-{seed}: no sample yet after {result.steps} steps", flush=True)
         return
-    cycle = opened.bank.meta(0)["step"] if recipe.schedule.kind == "cyclic" else None
-    found, kept = hmc_scores.summary(opened, cycle)
+    epoch = (256 if options.dry_run else TRAIN) / recipe.data.batch_size
+    cycle = round(recipe.schedule.cycle_epochs * epoch) if recipe.schedule.cycle_epochs else None
+    found, kept = hmc_scores.summary(opened, cycle, round(recipe.schedule.warm_start_epochs * epoch))
     row = {
         "row": name,
         "seed": seed,

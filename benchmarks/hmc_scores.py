@@ -117,13 +117,18 @@ def by_layer(run: RunDir, names: list[str], along: Floats, rms: Floats) -> dict[
     return found
 
 
+def _phase(row: dict[str, Any], cycle: int) -> float:
+    """How far its cycle has come when a row of the log ends."""
+    return ((row["step"] - 1) % cycle + 1) / cycle
+
+
 def temperatures(logs: list[dict[str, Any]], cycle: int | None) -> dict[str, float]:
     """Means over the later rows of the log; that along the gradient noise also by how far its cycle has come."""
     later = logs[int(BURN_IN * len(logs)) :]
     found = {key: _mean(row.get(key) for row in later) for key in ("kinetic_temperature", "noise_temperature")}
     if cycle:
         for name, low, high in (("start", 0.0, 0.4), ("middle", 0.4, 0.8), ("end", 0.8, 1.0)):
-            part = [row for row in later if low < ((row["step"] - 1) % cycle + 1) / cycle <= high]
+            part = [row for row in later if low < _phase(row, cycle) <= high]
             found[f"noise_temperature_{name}"] = _mean(row.get("noise_temperature") for row in part)
     last = later[-1] if later else {}
     found |= {key: float(last[key]) for key in last if key.startswith("thermostat_")}
@@ -134,7 +139,7 @@ def training_loss(logs: list[dict[str, Any]], cycle: int | None) -> float:
     """Mean loss of the later rows, of cycles in their last tenth, where samples are taken."""
     later = logs[int(BURN_IN * len(logs)) :]
     if cycle:
-        later = [row for row in later if ((row["step"] - 1) % cycle + 1) / cycle > 0.9] or later
+        later = [row for row in later if _phase(row, cycle) > 0.9] or later
     return _mean(row["loss"] for row in later)
 
 
@@ -150,9 +155,10 @@ def agreement_of_chains(probs: npt.NDArray[np.float32], owners: npt.NDArray[np.i
     }
 
 
-def summary(run: RunDir, cycle: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The numbers of a row, and arrays that are kept with it."""
-    logs = [row for row in run.metrics() if row["event"] == "log"]
+def summary(run: RunDir, cycle: int | None, warm: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The numbers of a row, and arrays that are kept with it. Cycles begin after `warm` steps."""
+    logs = [row for row in run.metrics() if row["event"] == "log" and row["phase"] == "main"]
+    logs = [{**row, "step": row["step"] - warm} for row in logs]
     owners = np.array([run.bank.chain_of(i) for i in range(len(run.bank))])
     found: dict[str, Any] = {"samples": len(run.bank), "training_loss": round(training_loss(logs, cycle), 4)}
     found |= temperatures(logs, cycle)

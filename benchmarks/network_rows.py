@@ -164,9 +164,9 @@ def measure(row: Row, recipe: Recipe, runs: Path, out: Path, budget: float | Non
     return found
 
 
-def decay_on_weights() -> priors.PriorRule:
+def decay_on_weights(examples: int = TRAIN) -> priors.PriorRule:
     """Weight decay w on the mean loss is the prior Normal(0, 1/(N w)); gains and biases have none."""
-    weights = priors.on(priors.Normal(1 / math.sqrt(TRAIN * DECAY)), min_ndim=2)
+    weights = priors.on(priors.Normal(1 / math.sqrt(examples * DECAY)), min_ndim=2)
     return priors.PriorRule([weights, priors.on(priors.Flat())], name="weight decay", improper_ok=True)
 
 

@@ -74,7 +74,7 @@ def _add_chosen(found: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
 
 def _row(name: str, row: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {"set": name, "row": row, "splits": [fit["split"] for fit in fits]}
-    for key in ("samples", "settings"):
+    for key in ("epochs", "batch", "samples", "settings"):
         if fits[0].get(key):
             made[key] = fits[0][key]
     for score in SCORES:
@@ -126,6 +126,33 @@ def _regression(rows: list[dict[str, Any]]) -> list[str]:
                 rmse = _mean(cell["rmse"], 4 if name == "naval" else 3)
                 lines.append(f"| {name} | {kind} | {rmse} | {inside:.1f} | {spent:.0f} |")
     return lines
+
+
+SHOWN = {"atmc": "default", "atmc-heteroscedastic": "heteroscedastic", "ensemble": "5 networks"}
+SHOWN |= {"ensemble-heteroscedastic": "5 networks, heteroscedastic"}
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table of the documentation: mean test log-likelihood, the best of a set in bold."""
+    means: dict[str, dict[str, tuple[float, str]]] = {}
+    splits: dict[str, int] = {}
+    for row in (row for row in rows if row["set"] in FOLDERS and row["row"] in SHOWN):
+        mean = -sum(row["nll"]) / len(row["nll"])
+        text = _mean([-nll for nll in row["nll"]], 2) if len(row["nll"]) > 1 else f"{mean:.2f}"
+        means.setdefault(row["set"], {})[SHOWN[row["row"]]] = mean, text
+        splits[row["set"]] = max(splits.get(row["set"], 0), len(row["nll"]))
+    columns = [*SHOWN.values(), *PUBLISHED]
+    lines = ["| set (splits) | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+    for name, found in means.items():
+        known = {
+            kind: (table[name][0], f"{table[name][0]:.2f} ± {table[name][1]:.2f}") for kind, table in PUBLISHED.items()
+        }
+        found = found | known
+        best = max(round(mean, 2) for mean, _ in found.values())
+        cells = [found.get(column, (-math.inf, "–")) for column in columns]
+        texts = [f"**{text}**" if round(mean, 2) == best else text for mean, text in cells]
+        lines.append(f"| {name} ({splits[name]}) | " + " | ".join(texts) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _classes(rows: list[dict[str, Any]]) -> list[str]:

@@ -136,7 +136,16 @@ def calibrated(rows: Sequence[dict[str, Any]]) -> str:
         + [f"{row[key]:.3f}" for key in ("nll", "calibrated nll", "ece")]
         for row in rows
     ]
-    return markdown(["made again", "seed", "accuracy %", "NLL", "calibrated NLL", "ECE"], cells)
+    text = markdown(["made again", "seed", "accuracy %", "NLL", "calibrated NLL", "ECE"], cells)
+    by = {name: [row for row in rows if row["row"] == name] for name in ("T = 0", "T = 0.3")}
+    if not all(by.values()):
+        return text
+    before, left = (
+        statistics.mean(row[key] for row in by["T = 0"]) - statistics.mean(row[key] for row in by["T = 0.3"])
+        for key in ("nll", "calibrated nll")
+    )
+    share = f"{before:.3f} in NLL {left:.3f} is left once both are calibrated: {100 * (1 - left / before):.0f} %"
+    return f"{text}\n\nOf the gap of {share} of it is calibration."
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> str:

@@ -241,6 +241,19 @@ def test_data_that_make_no_sense(data: Any, words: str) -> None:
         sample(network(), data, epochs=2, progress=None)
 
 
+def test_a_step_takes_all_data_where_that_is_cheap(tmp_path: Path) -> None:
+    x = torch.randn(6400, 2, generator=torch.Generator().manual_seed(0))
+    data = x, (x[:, 0] > 0).long()
+    how: Any = {"epochs": 16, "progress": None, "out": tmp_path / "run"}
+    sample(nn.Linear(2, 2), data, **how)
+    made = RunDir.open(tmp_path / "run").recipe
+    assert (made.data.batch_size, made.schedule.epochs, made.sampler.noise_rank) == (6400, 1600, 0)
+    with pytest.raises(InputError, match="is set to 16 epochs of 100 steps, not 1"):
+        sample(nn.Linear(2, 2), data, **{**how, "epochs": 1})
+    sample(nn.Linear(2, 2), data, **{**how, "epochs": 1, "out": tmp_path / "short"})
+    assert RunDir.open(tmp_path / "short").recipe.data.batch_size == 64
+
+
 def test_defaults_scale_with_the_data() -> None:
     small, large = default_recipe("atmc", 100), default_recipe("atmc", 50_000)
     assert small.data.batch_size == 100  # all of them: no mini-batch noise, constant steps, less friction

@@ -24,8 +24,8 @@ def test_the_demo_tells_its_story_once_and_again(short):
         assert word in result.out, word
     assert "stranger" not in result.out
     verdict = json.loads(atmc("doctor", "atmc-demo/atmc", "--json").out)[0]
-    (line,) = [line for line in result.out.splitlines() if line.startswith("The doctor: ")]
-    assert line.startswith(f"The doctor: t{verdict['title'][1:]}.")
+    (line,) = [line for line in result.out.splitlines() if line.startswith("atmc doctor: ")]
+    assert line.startswith(f"atmc doctor: t{verdict['title'][1:]}.")
     assert verdict["level"] in ("warning", "problem"), "so short a run is not well"
     assert verdict["evidence"] in line
     assert line.endswith("More: atmc doctor atmc-demo/atmc")

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from shell import atmc, fails
@@ -55,22 +54,16 @@ def test_usage_errors_are_one_line():
 
 def test_help_is_quick_and_does_not_import_torch():
     code = (
-        "import sys, time; began = time.perf_counter()\n"
+        "import sys, time; began = time.process_time()\n"  # of this process alone, however busy the machine is
         "from atmc.cli.main import run\n"
         "assert run(['--help']) == 0\n"
-        "print('SECONDS', time.perf_counter() - began)\n"
+        "print('SECONDS', time.process_time() - began)\n"
         "print('HEAVY', [m for m in ('torch', 'matplotlib', 'sklearn', 'pydantic', 'jinja2') if m in sys.modules])"
     )
     environment = {**os.environ, "COLUMNS": "100"}
-    best = 10.0
-    for _ in range(3):  # the machine may be busy; the quickest of three is the program's own speed
-        found = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-        )
-        assert "HEAVY []" in found.stdout
-        best = min(best, float(found.stdout.split("SECONDS ")[1].split()[0]))
-        time.sleep(0.1)
-    assert best < 1.0
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert "HEAVY []" in found.stdout
+    assert float(found.stdout.split("SECONDS ")[1].split()[0]) < 1.0
 
 
 def test_importing_the_package_costs_nothing_beside_torch():

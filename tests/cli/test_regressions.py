@@ -45,6 +45,8 @@ def test_evaluate_gives_the_scores_that_python_gives(made):
     found = json.loads(result.out)
     expected = Posterior.from_run(made / "line", network()).evaluate(*numbers(40, 1))
     assert found.pop("scale") == pytest.approx(0.2)
+    low, high = found.pop("intervals")["rmse"]
+    assert low < found["predictive"]["rmse"] < high
     assert found.keys() == expected.keys()
     for kind in ("single", "predictive", "mean_single"):
         assert found[kind] == pytest.approx(expected[kind], rel=1e-4)
@@ -86,7 +88,8 @@ def test_a_report_has_scores_intervals_and_coverage(made, tmp_path):
     assert {"predicted", "residuals", "coverage", "loss"} <= names
     said = atmc("report", made / "line")
     assert said.code == 0
-    assert f"{100 * scores['predictive']['coverage90']:.1f} % of the targets lie in their 90 % interval" in said.out
+    assert found["rows"][0]["intervals"] == scores["intervals"]
+    assert f"{100 * scores['predictive']['coverage90']:.1f} % of the true values lie in their 90 %" in said.out
     fails("report", made / "line", "--ood", "noise", match="--ood is for images with classes")
 
 

@@ -9,7 +9,7 @@ import atmc
 from atmc.common.errors import InputError
 from atmc.comparison import baselines, swag
 from atmc.comparison.dropout import Dropout
-from atmc.comparison.last_layer import GRID, find_last_layer, gaussian_hessian, laplace_samples, softmax_hessian
+from atmc.comparison.last_layer import GRID, find_last_layer, laplace_samples, noise_hessian, softmax_hessian
 from atmc.comparison.task import Task, cosine
 from atmc.data import ImageData
 
@@ -106,7 +106,7 @@ def test_laplace_is_exact_for_linear_regression():
     layer = nn.Linear(3, 1)
     found = find_last_layer(nn.Sequential(nn.Tanh(), layer), phi)
     assert found.module is layer
-    draws = laplace_samples(found, phi, gaussian_hessian(sigma), test, 20_000, 0)[..., 0]
+    draws = laplace_samples(found, phi, noise_hessian(torch.full((40, 1), sigma)), test, 20_000, 0)[..., 0]
     design = torch.cat([phi, torch.ones(40, 1)], 1).double()
     theta = torch.cat([layer.weight[0], layer.bias]).double().detach()
     curvature = design.T @ design / sigma**2
@@ -126,6 +126,18 @@ def test_the_hessian_of_the_softmax_is_that_of_autograd():
     z = torch.randn(3, dtype=torch.float64)
     expected = torch.autograd.functional.hessian(lambda z: torch.logsumexp(z, 0), z)
     torch.testing.assert_close(softmax_hessian(z[None])[0], expected)
+
+
+@pytest.mark.parametrize("law", [atmc.likelihoods.Heteroscedastic(), atmc.likelihoods.StudentT(df=5.0)])
+def test_the_hessian_of_a_learned_noise_is_the_fisher_information(law):
+    """The mean of the squared score over targets drawn from the law itself, for location and log scale."""
+    torch.manual_seed(0)
+    scale, count = 0.7, 200_000
+    z = torch.distributions.StudentT(5.0).sample((count, 1)) if law.degrees() else torch.randn(count, 1)
+    outputs = torch.tensor([[0.0, np.log(scale)]]).double().repeat(count, 1).requires_grad_()
+    law.nll(outputs, scale * z.double()).sum().backward()
+    expected = noise_hessian(torch.full((1, 1), scale), law.degrees(), log_scales=True)[0]
+    torch.testing.assert_close(outputs.grad.T @ outputs.grad / count, expected, atol=0.03, rtol=0.03)
 
 
 def test_last_layers_of_our_networks_are_found_and_others_refused():

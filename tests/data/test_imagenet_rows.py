@@ -81,3 +81,24 @@ def test_small_rows_from_shards_to_the_table(tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     rows.main([*words, "200"])
     assert capsys.readouterr().out == ""  # nothing is run again
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "path"),
+    [
+        ("imagenette", "atmc", "imagenette/atmc"),
+        ("imagenette", "ensemble-bn", "imagenette/ensemble-sgd-batchnorm"),
+        ("tiny-imagenet", "atmc", "tiny-imagenet/atmc"),
+    ],
+)
+def test_the_shipped_recipes_are_the_rows(name: str, kind: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from atmc.recipe import load_recipe
+    from atmc.recipe.settings import flat
+
+    monkeypatch.setattr(rows.torch.cuda, "is_available", lambda: True)
+    row, shipped = (
+        flat(rows.recipe_of(name, kind, rows.parse([]))),
+        flat(load_recipe(ROOT / "recipes" / f"{path}.toml")),
+    )
+    for key in set(row) - {"name"}:
+        assert shipped[key] == (pytest.approx(row[key], rel=2e-3) if isinstance(row[key], float) else row[key]), key

@@ -206,3 +206,29 @@ def test_a_worker_that_hangs_is_reported(shards: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(type(source), "read", lambda *_: time.sleep(1.5))
     with pytest.raises(RunError, match="timed out"):
         StreamBatches(source, 10, workers=1).batch(0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_crops_on_cuda_are_those_of_a_cpu_and_can_be_recorded() -> None:
+    data = photographs(64)
+    here = DeviceBatches(data, 16, augment="resized-crop-flip", seed=4, side=24, least=0.3)
+    there = DeviceBatches(data, 16, "cuda", torch.bfloat16, "resized-crop-flip", seed=4, side=24, least=0.3)
+    there.start(0)
+    there.ensure(0, 2)
+    step = torch.zeros((), dtype=torch.int64, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            there.batch(step)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x, y = there.batch(step)
+    for number in (0, 1):
+        step.fill_(number)
+        graph.replay()
+        want, labels = here.batch(number)
+        assert torch.equal(y.cpu(), labels)
+        assert (x.float().cpu() - want).abs().max() < 0.03  # bfloat16 keeps 8 bits of values up to 3

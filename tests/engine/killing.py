@@ -87,13 +87,19 @@ def bank_of(folder: Path) -> list[str]:
     return found.bank.hashes()
 
 
-def main(folder: Path, kills: int, seed: int) -> None:
-    torch.set_num_threads(1)
+def shared_with_tests() -> Any:
+    """The module conftest.py, outside pytest."""
     spec = importlib.util.spec_from_file_location("shared", Path(__file__).parents[1] / "conftest.py")
     assert spec is not None
     assert spec.loader is not None
     shared = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(shared)
+    return shared
+
+
+def main(folder: Path, kills: int, seed: int) -> None:
+    torch.set_num_threads(1)
+    shared = shared_with_tests()
     # Checkpoints every few steps, so that a random moment often falls into a write.
     recipes = {n: shared.change(shared.TINY, chains=n, run={"checkpoint_minutes": 0.0005}) for n in (1, 2)}
     rng = random.Random(seed)

@@ -1,12 +1,15 @@
 """One of torchrun's processes that run a recipe on streamed shards (started by test_torchrun_streamed.py).
 
 Arguments: a folder with recipe.toml, then NAME (run to the end), NAME:stop (end with a checkpoint at once) or
-NAME:kill (a rank drawn at random is killed at a random step, once). Prints how each run ended.
+NAME:kill (a rank drawn at random is killed at a random step, once) or NAME:chains (chains.toml instead). Prints how
+each run ended. Where torchrun has not said how many processes there are, ATMC_TEST_FORK says it: they are forked here,
+which imports torch once for all of them.
 """
 
 import os
 import random
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,8 +28,8 @@ overlapping = 0
 def main(folder: Path, jobs: list[str]) -> None:
     global overlapping
     torch.set_num_threads(1)
-    gradient_exchange.BUCKET_BYTES = gradient_exchange.FIRST_BYTES = 256  # several buckets, of a small network too
-    gradient_exchange.GradientExchange.__init__.__defaults__ = (256,)  # type: ignore[misc]
+    gradient_exchange.BUCKET_BYTES = gradient_exchange.FIRST_BYTES = 4096  # several buckets, of a small network too
+    gradient_exchange.GradientExchange.__init__.__defaults__ = (4096,)  # type: ignore[misc]
     start = gradient_exchange.GradientExchange._start
 
     def counted(this: Any) -> None:
@@ -35,9 +38,8 @@ def main(folder: Path, jobs: list[str]) -> None:
         start(this)
 
     gradient_exchange.GradientExchange._start = counted  # type: ignore[method-assign]
-    recipe = load_recipe(folder / "recipe.toml")
     draw = random.Random(int(os.environ["ATMC_TEST_SEED"]))
-    rank, at, marker = draw.randrange(2), draw.randrange(12, 60), folder / "died"
+    rank, at, marker = draw.randrange(2), draw.randrange(10, 45), folder / "died"
 
     def deadly(this: Step) -> None:
         step(this)
@@ -53,9 +55,29 @@ def main(folder: Path, jobs: list[str]) -> None:
         name, _, how = job.partition(":")
         Step.__call__ = deadly if how == "kill" else step  # type: ignore[method-assign]
         Runner.run = stopping if how == "stop" else runner_run  # type: ignore[method-assign]
+        recipe = load_recipe(folder / ("chains.toml" if how == "chains" else "recipe.toml"))
         result = run(recipe, folder / name, progress=None)
         print(f"{name} {os.environ['RANK']} {result.status} overlapping={overlapping > 0}", flush=True)
 
 
+def fork(size: int) -> None:
+    """Become one of `size` processes; the first one waits here for all and exits."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    children = []
+    for rank in range(size):
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        child = os.fork()
+        if child == 0:
+            return
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    sys.exit(max(abs(code) for code in codes))
+
+
 if __name__ == "__main__":
+    if "RANK" not in os.environ:
+        fork(int(os.environ["ATMC_TEST_FORK"]))
     main(Path(sys.argv[1]), sys.argv[2:])

@@ -22,6 +22,10 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory made b
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:N; default: CUDA if available.")]
 
+Shift = Annotated[
+    str | None, typer.Option(metavar="corruptions", help="Score corrupted test images: noise, blur, JPEG, fog, …")
+]
+
 
 def _version(asked: bool) -> None:
     if asked:
@@ -89,6 +93,7 @@ def evaluate(
     run: Run,
     on: Annotated[str | None, typer.Option(metavar="DATASET", help="Another data set, or folder:PATH.")] = None,
     split: Annotated[str, typer.Option(help="test, validation or train.")] = "test",
+    shift: Shift = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> int:
@@ -98,7 +103,7 @@ def evaluate(
     """
     from atmc.cli.evaluate import evaluate as verb
 
-    return verb(run, on=on, split=split, device=device, as_json=as_json)
+    return verb(run, on=on, split=split, shift=shift, device=device, as_json=as_json)
 
 
 @app.command(epilog="Example: atmc report runs/atmc runs/sgd --out table.html --figures figures")
@@ -114,12 +119,13 @@ def report(
         list[str] | None,
         typer.Option("--ood", metavar="DATASET", help="OOD images: letters, noise, scrambled, or a data set."),
     ] = None,
+    shift: Shift = None,
     as_json: AsJson = False,
 ) -> int:
     """Write a self-contained HTML page: scores, calibration, uncertain images, OOD inputs, traces, diagnostics."""
     from atmc.cli.report import report as verb
 
-    return verb(runs, out=out, figures=figures, ood=ood or [], as_json=as_json)
+    return verb(runs, out=out, figures=figures, ood=ood or [], shift=shift, as_json=as_json)
 
 
 @app.command(epilog="Example: atmc compare prices.csv --target price    or: atmc compare folder:pictures")
@@ -129,9 +135,6 @@ def compare(
     ],
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column of a table to predict; default the last.")
-    ] = None,
-    noise: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Noise of a table's target, in its own units.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one setting of a recipe.")
@@ -150,7 +153,6 @@ def compare(
     return verb(
         source,
         target=target,
-        noise=noise,
         settings=settings or [],
         epochs=epochs,
         methods=method or [],

@@ -14,7 +14,6 @@ from atmc.common.errors import InputError
 if TYPE_CHECKING:
     from atmc.comparison.compare import Comparison
 
-EPOCHS = 200  # of the sampler on a table, where no recipe says it
 WIDTH = 50  # of the network for a table: one hidden layer, as is usual for UCI's regressions
 
 
@@ -22,7 +21,6 @@ def compare(
     source: str,
     *,
     target: str | None,
-    noise: float | None,
     settings: Sequence[str],
     epochs: int | None,
     methods: Sequence[str],
@@ -34,10 +32,10 @@ def compare(
     if not 1 <= repeats <= 20:
         raise InputError(f"--repeats {repeats}: must be from 1 to 20")
     is_table = Path(source).suffix.lower() in (".csv", ".tsv")
-    if not is_table and (target is not None or noise is not None):
-        raise InputError("--target and --noise are for a table: name a .csv file")
+    if not is_table and target is not None:
+        raise InputError("--target is for a table: name a .csv file")
     with working("reading the data"):
-        call = _of_table(Path(source), target, noise, seed, settings) if is_table else _of_recipe(source, settings)
+        call = _of_table(Path(source), target, seed, settings) if is_table else _of_recipe(source, settings)
         from atmc.comparison.compare import METHODS
         from atmc.comparison.compare import compare as run
 
@@ -108,12 +106,10 @@ def _of_recipe(source: str, settings: Sequence[str]) -> dict[str, Any]:
     return {"model": model, "data": train, "test": test, "recipe": recipe, "said": said}
 
 
-def _of_table(
-    path: Path, target: str | None, noise: float | None, seed: int, settings: Sequence[str]
-) -> dict[str, Any]:
+def _of_table(path: Path, target: str | None, seed: int, settings: Sequence[str]) -> dict[str, Any]:
     """A table with a small network: one hidden layer of WIDTH units."""
     if settings:
-        raise InputError("--set is for recipes; of a table --epochs and --noise can be set")
+        raise InputError("--set is for recipes; of a table --epochs can be set")
     import torch
     from torch import nn
 
@@ -124,14 +120,8 @@ def _of_table(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(found.columns, WIDTH), nn.ReLU(), nn.Linear(WIDTH, outputs))
-    call: dict[str, Any] = {"model": model, "data": found.train, "test": found.test, "epochs": EPOCHS}
-    what = f"{outputs} classes"
-    if not found.classes:
-        if noise is not None and not noise > 0:
-            raise InputError(f"--noise {noise:g}: must be above 0, in the units of the target")
-        call["likelihood"] = found.likelihood(noise)
-        source = "of a linear fit in cross-validation" if noise is None else "as given"
-        what = f"a number; its noise is taken as {call['likelihood'].scale * found.scale:.3g}, {source}"
+    what = f"{outputs} classes" if found.classes else "a number, whose noise is learned"
     dropped = f" ({found.dropped} rows with missing values are left out)" if found.dropped else ""
     size = f"{len(found.train[0]):,} training and {len(found.test[0]):,} test rows of {found.columns} columns{dropped}"
-    return call | {"said": f"{path}: {size}, to predict {what}; one hidden layer of {WIDTH} units."}
+    said = f"{path}: {size}, to predict {what}; one hidden layer of {WIDTH} units."
+    return {"model": model, "data": found.train, "test": found.test, "said": said}

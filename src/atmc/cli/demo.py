@@ -133,7 +133,7 @@ def _health(run: RunFacts) -> str:
     whole = run.findings[0]
     # The verdict's evidence is the first of its troubles, or a line of figures where it has none.
     why = f" {whole.evidence}" if whole.level in ("warning", "problem") else ""
-    return f"The doctor: {whole.title[:1].lower()}{whole.title[1:].rstrip('.')}.{why}"
+    return f"atmc doctor: {whole.title[:1].lower()}{whole.title[1:].rstrip('.')}.{why}"
 
 
 def _short(run: RunFacts) -> str:

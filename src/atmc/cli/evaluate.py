@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atmc.report.read_run import Answers, Reading
 
 
-def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_json: bool) -> int:
+def evaluate(run: Path, *, on: str | None, split: str, shift: str | None, device: str | None, as_json: bool) -> int:
     """The command; returns the exit code."""
     from atmc.cli.open_runs import check_device, check_run, in_python, is_regression, tell_damage, threads_of
 
@@ -24,6 +24,8 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     from atmc.report.read_run import Reading
 
     place = check_device(device)
+    if shift is not None:
+        return _shift(run, shift, on or (None if split == "test" else split), place, as_json)
     with working(f"evaluating {run}"), threads_of(run):
         reading = Reading(run)
         numbers = is_regression(reading.run)
@@ -44,7 +46,7 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     own = reading.recipe
     said = temperature_said(own.sampler.temperature, temperature_before(own))
     temperature = "" if own.sampler.name == "sgd" else f", T = {said}"
-    noise = f"noise of the targets: {result['scale']:g}, " if numbers else ""
+    noise = f"noise of the targets: {result['scale']:.3g}, " if numbers else ""
     say(f"{printable(own.name)} on {len(data):,} {printable(data.what)}"
         f" ({noise}augmentation in training: {own.data.augment}{temperature})")  # fmt: skip
     if "auroc" in result:
@@ -56,6 +58,48 @@ def evaluate(run: Path, *, on: str | None, split: str, device: str | None, as_js
     # Not the doctor, which names this very command: what follows scores is predictions.
     next_step(f"in Python, {in_python(run, 'regress(x)')}" if numbers else command("atmc", "report", run))
     return 0
+
+
+def _shift(run: Path, shift: str, other: str | None, device: str | None, as_json: bool) -> int:
+    """Scores on corrupted test images, by severity and by corruption."""
+    from atmc.cli.console import table
+    from atmc.cli.open_runs import is_regression, tell_damage, threads_of
+    from atmc.report.read_run import Reading
+    from atmc.report.shift import check_kind, measure
+
+    check_kind(shift)
+    if other is not None:
+        raise InputError(f"--shift corrupts the run's own test images: leave out {other}")
+    with working(f"evaluating {run} on corrupted images"), threads_of(run):
+        reading = Reading(run)
+        if is_regression(reading.run):
+            raise InputError(f"{run} is a regression, and --shift is for images with classes: leave it out")
+        found = measure(reading, device)
+        damaged = reading.run.damage()
+    tell_damage(run, damaged)
+    if as_json:
+        emit(found.to_json() | ({"damaged": damaged} if damaged else {}))
+        return 0
+    what, count = printable(reading.recipe.name), len(found.predictive)
+    say(
+        f"{what} on {found.images:,} test images and {count} corruptions of them, predictive of {found.samples} samples"
+    )
+    by = [
+        (
+            f"severity {s}" if s else "as they are",
+            *_shown(found.curve(score)[s] for score in ("accuracy", "nll", "ece")),
+        )
+        for s in range(6)
+    ]
+    by += [(name, *_shown(means)) for name, *means in found.by_corruption()]
+    table(("", "Accuracy %", "NLL nats", "ECE"), by)
+    next_step(command("atmc", "report", run, "--shift", shift))
+    return 0
+
+
+def _shown(values: Iterable[float]) -> tuple[str, str, str]:
+    accuracy, nll, ece = values
+    return f"{100 * accuracy:.1f}", f"{nll:.3f}", f"{ece:.3f}"
 
 
 def _own(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
@@ -80,14 +124,14 @@ def _summary(probs: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any]:
 
 
 def _numbers(reading: Reading, data: Answers, split: str, device: str | None) -> dict[str, Any]:
-    """Scores of a regression, from the outputs and the likelihood that the run kept."""
+    """Scores of a regression, from the outputs and the likelihood that the run kept, with intervals."""
     from atmc.posterior import regression
 
-    law = reading.run.likelihood()
-    outputs, targets = reading.run.predictions(split), data.labels
-    if law.predict(outputs).shape[1:] == (*targets.shape, 1):  # a test set may lack this axis, as in the run itself
-        targets = targets[..., None]
-    return {**regression.summary(outputs, targets, law), "scale": float(law.noise(outputs.double()).mean())}
+    outputs, targets, law = reading.numbers(split, data)
+    found = regression.spreads(regression.mixture_of(outputs, targets, law))
+    intervals = {name: [spread.low, spread.high] for name, spread in found.items()}
+    scale = float(law.noise(outputs.double()).mean())
+    return {**regression.summary(outputs, targets, law), "intervals": intervals, "scale": scale}
 
 
 def _other(reading: Reading, name: str, split: str, device: str | None) -> tuple[Answers, dict[str, Any]]:

@@ -10,10 +10,19 @@ from atmc.common.errors import InputError
 from atmc.common.text import plural
 
 
-def report(runs: Sequence[Path], *, out: Path | None, figures: Path | None, ood: Sequence[str], as_json: bool) -> int:
+def report(
+    runs: Sequence[Path],
+    *,
+    out: Path | None,
+    figures: Path | None,
+    ood: Sequence[str],
+    shift: str | None = None,
+    as_json: bool,
+) -> int:
     """The command; returns the exit code."""
     from atmc.cli.open_runs import is_regression, tell_damage
     from atmc.report import build
+    from atmc.report.shift import check_kind
     from atmc.report.table import as_json as table_json
     from atmc.report.table import rows
     from atmc.storage.manifest import Manifest
@@ -28,16 +37,20 @@ def report(runs: Sequence[Path], *, out: Path | None, figures: Path | None, ood:
         )
     if figures is not None and figures.exists() and not figures.is_dir():
         raise InputError(f"--figures {figures} is a file: name a folder")
-    typed = command("atmc", "report", *runs, *(word for kind in ood for word in ("--ood", kind)))
+    check_kind(shift)
+    more = [*(word for kind in ood for word in ("--ood", kind)), *(["--shift", shift] if shift else [])]
+    typed = command("atmc", "report", *runs, *more)
     with working(f"reading {plural(len(runs), 'run')} and drawing"):
         numbers = [run for run in runs if Manifest.exists(run) and is_regression(RunDir.open(run))]
         if numbers and len(numbers) < len(runs):
             raise InputError(f"{numbers[0]} is a regression, and others are not: report them one by one")
         if numbers and ood:
             raise InputError(f"--ood is for images with classes, and {numbers[0]} is a regression: leave it out")
+        if numbers and shift:
+            raise InputError(f"--shift is for images with classes, and {numbers[0]} is a regression: leave it out")
         if numbers:
             return _numbers(runs, page, figures, typed, as_json)
-        data = build(runs, page, figures, ood=ood, command=typed)
+        data = build(runs, page, figures, ood=ood, shift=shift is not None, command=typed)
     for run, facts in zip(runs, data.runs, strict=True):
         tell_damage(run, facts.damage)
     damaged = [line for facts in data.runs for line in facts.damage]
@@ -81,7 +94,15 @@ def _numbers(runs: Sequence[Path], page: Path, figures: Path | None, typed: str,
     for run, facts in zip(runs, found, strict=True):
         tell_damage(run, facts.damage)
     if as_json:
-        rows = [{"run": one.name, "single": one.single, "predictive": one.predictive} for one in found]
+        rows = [
+            {
+                "run": one.name,
+                "single": {name: spread.value for name, spread in one.single.items()},
+                "predictive": {name: spread.value for name, spread in one.predictive.items()},
+                "intervals": {name: [spread.low, spread.high] for name, spread in one.predictive.items()},
+            }
+            for one in found
+        ]
         damaged = [line for one in found for line in one.damage]
         told = {"report": str(page), "figures": str(figures) if figures else None, "rows": rows}
         emit(told | ({"damaged": damaged} if damaged else {}))

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from atmc.comparison import swag
 from atmc.comparison.dropout import RATE, Dropout
-from atmc.comparison.last_layer import find_last_layer, gaussian_hessian, laplace_samples, softmax_hessian
+from atmc.comparison.last_layer import find_last_layer, laplace_samples, noise_hessian, softmax_hessian
 from atmc.comparison.task import Task, cosine
+from atmc.nn.with_noise import WithNoise
+from atmc.target.likelihoods.learned_noise import halves
 
 Made = TypeVar("Made")
 Result = tuple[Tensor, str, tuple[int, float]]  # outputs, how they came about, and shared gradients and seconds
@@ -79,7 +81,7 @@ class Fits:
 def sgd(fits: Fits) -> Result:
     """One network."""
     net, shared = fits.trained()
-    return fits.task.outputs(net)[None], "one network, cosine", shared
+    return fits.task.outputs(net)[None], f"one network, {fits.task.optimizer}, cosine", shared
 
 
 def ensemble(fits: Fits) -> Result:
@@ -122,11 +124,20 @@ def laplace(fits: Fits) -> Result:
     """The Laplace approximation of the last layer of SGD's network."""
     task = fits.task
     net, shared = fits.trained()
-    layer = find_last_layer(net, task.store.examples(torch.arange(min(8, len(task.train))))[0])
-    learned = layer.features(lambda: task.outputs(net, task.store))
-    asked = layer.features(lambda: task.outputs(net))
-    hessian = gaussian_hessian(task.noise()) if task.is_regression else softmax_hessian
+    inner = net.network if isinstance(net, WithNoise) else net  # σ stays at its fitted value
+    layer = find_last_layer(inner, task.store.examples(torch.arange(min(8, len(task.train))))[0])
+    outputs: list[Tensor] = []
+    learned = layer.features(lambda: outputs.append(task.outputs(net, task.store)))
+    asked = layer.features(lambda: outputs.append(task.outputs(net)))
+    if task.learns_noise:  # of standardised targets, as the network's outputs are
+        hessian = noise_hessian(halves(outputs[0])[1].exp(), task.likelihood.degrees(), log_scales=inner is net)
+    elif task.is_regression:
+        hessian = noise_hessian(task.likelihood.noise(outputs[0]))
+    else:
+        hessian = softmax_hessian(outputs[0])
     made = laplace_samples(layer, learned, hessian, asked, DRAWS, task.seed)
+    if inner is not net:
+        made = torch.cat([made, outputs[1][:, made.shape[2] :].double().expand_as(made)], 2)
     return made, f"{DRAWS} samples of the last layer", shared
 
 

@@ -23,7 +23,7 @@ from atmc.common.errors import InputError
 from atmc.common.suggest import nearest
 from atmc.comparison import baselines
 from atmc.comparison.judgement import Row, scored, verdict
-from atmc.comparison.task import Task, anew, known_noise
+from atmc.comparison.task import Task, anew
 from atmc.data import ImageData
 from atmc.engine.schedule import make_schedule
 from atmc.engine.torch_settings import numerics
@@ -32,6 +32,7 @@ from atmc.posterior.metric_entries import columns
 from atmc.recipe.build import build_likelihood
 from atmc.recipe.settings import Recipe
 from atmc.storage.run_directory import RunDir
+from atmc.target.likelihoods import is_law
 
 SAMPLER = "ATMC"
 METHODS = (*baselines.METHODS, SAMPLER)
@@ -106,29 +107,31 @@ def compare(
         recipe: settings of the sampler, instead of those that `atmc.sample` finds.
         methods: some of `atmc.comparison.compare.METHODS`; ATMC is always among them.
         prior: a rule of `atmc.priors`; the baselines' weight decay is the same.
-        likelihood: of the sampler. Baselines have cross-entropy for classes. A regression needs
-            `atmc.likelihoods.Gaussian(scale)`, which all methods share.
+        likelihood: as for `atmc.sample`. Baselines have cross-entropy for classes, and for a regression the same
+            likelihood: they learn its noise too, unless it is known (`atmc.likelihoods.Gaussian(scale)`).
         repeats: with more than one, everything is done with so many seeds, and the errors include their luck.
         tell: called with a line before each method.
     """
     chosen = _methods(methods)
     train, held = _data(data, test, seed)
     held = dataclasses.replace(held, mean=train.mean, std=train.std)  # normalised as the training set is
-    if train.labels.is_floating_point() and recipe is None:
-        known_noise(likelihood)
+    if is_law(likelihood):
+        raise InputError("a comparison needs one of atmc.likelihoods, which all methods can share, not one of your own")
     say = tell or (lambda line: None)
     rows: dict[str, list[tuple[dict[str, Any], int, float, str, int]]] = {}
     left_out: dict[str, str] = {}
     kind: Kind = "classification"
+    names = {method: method for method in METHODS}
     for repeat in range(repeats):
         begin = anew(model, seed + repeat) if repeat else model
         own = _Repeat(begin, train, held, epochs, recipe, prior, likelihood, batch_size, seed + repeat)
         say(_line(SAMPLER, repeat, repeats))
         found = {SAMPLER: own.sample()}
         kind = own.kind
+        names["SGD"] = own.optimizer
         for method in chosen:
             if method != SAMPLER:
-                say(_line(method, repeat, repeats))
+                say(_line(names[method], repeat, repeats))
                 try:
                     found[method] = own.fit(method)
                 except InputError as error:
@@ -136,7 +139,7 @@ def compare(
         for method, fit in found.items():
             spreads = scored(fit.outputs.numpy(), held.labels.numpy(), own.likelihood, kind)
             rows.setdefault(method, []).append((spreads, fit.gradients, fit.seconds, fit.how, len(fit.outputs)))
-    made = tuple(_row(method, rows[method]) for method in METHODS if method in rows)
+    made = tuple(_row(name, rows[method]) for method, name in names.items() if method in rows)
     return Comparison(made, verdict(made, SAMPLER, kind, len(held)), kind, len(held), left_out)
 
 
@@ -216,8 +219,6 @@ class _Repeat:
         whole = sum(steps.values())
         task = Task(self.model, self.train, self.held, self.likelihood, rule, batch, whole, self.seed)
         planned = make_schedule(self.settings, len(self.train)).steps * self.settings.chains
-        if task.is_regression:
-            task.noise()
         with self._threads():
             self.fits = baselines.Fits(task)
         searched = self.fits.search[0] if self.recipe is None else 0  # the same search, done inside
@@ -226,6 +227,12 @@ class _Repeat:
         chains = f"{self.settings.chains} chains, " if self.settings.chains > 1 else ""
         how = f"{chains}{len(outputs)} samples" + ("" if whole >= planned else ", stopped early")
         return baselines.Fit(outputs, whole * batch + searched, spent, how)
+
+    @property
+    def optimizer(self) -> str:
+        """What trains the baselines: SGD, or Adam where noise is learned."""
+        assert self.fits is not None
+        return self.fits.task.optimizer
 
     def fit(self, method: str) -> baselines.Fit:
         """One of the baselines, its outputs as probabilities where they are classes."""

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from atmc.comparison.task import known_noise
 from atmc.posterior import metrics, regression
 from atmc.posterior.arrays import check_labels
-from atmc.posterior.intervals import Spread, ahead, groups_of, spread_of, spreads, t_quantile
+from atmc.posterior.intervals import Spread, ahead, spreads, t_quantile
 from atmc.posterior.metric_entries import Metric, Task, entries
 
 JUDGED_BY = "nll"  # a strictly proper score of both tasks: it rewards right and honest probabilities
 # One of several baselines looks best by luck. Bonferroni's quantile for six of them at 19 degrees of freedom is 2.90
 # instead of 2.09, so a baseline must lead the sampler by so many half-widths.
 MANY = 1.4
+SINGLE = ("SGD", "Adam")  # the rows of one trained network
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,7 @@ def scored(outputs: Any, test: Any, likelihood: Any, task: Task) -> dict[str, Sp
     """Every registered metric, from probabilities `[K, N, C]` or a regression's outputs `[K, N, ...]`."""
     if task == "classification":
         return spreads(metrics.predictive(outputs), check_labels(test, outputs.shape[1]))
-    scale = known_noise(likelihood)
-    whole = _of(outputs, test, scale)
-    group = groups_of(len(test))
-    parts = [_of(outputs[:, group != g], test[group != g], scale) for g in range(int(group.max()) + 1)]
-    return {
-        metric.name: spread_of(metric, whole[metric.name], np.array([part[metric.name] for part in parts]), len(test))
-        for metric in entries("regression")
-    }
-
-
-def _of(outputs: Any, targets: Any, scale: float) -> dict[str, float]:
-    found: dict[str, float] = regression.summary(outputs, targets, scale)["predictive"]
-    return found
+    return regression.spreads(regression.mixture_of(outputs, test, likelihood))
 
 
 def lead(metric: Metric, one: Row, two: Row) -> tuple[float, float]:
@@ -117,13 +105,14 @@ def _judged(own: Row, others: list[Row], leads: dict[str, tuple[float, float]], 
 
 def _against_one(leads: dict[str, tuple[float, float]], metric: Metric) -> list[str]:
     """What sampling gains over the one network that most people train."""
-    if "SGD" not in leads:
+    name = next((name for name in SINGLE if name in leads), None)
+    if name is None:
         return []
-    gain, half = leads["SGD"]
+    gain, half = leads[name]
+    what = f"Against a single network trained by {name}"
     if abs(gain) <= half:
-        return [f"Against a single network trained by SGD no difference can be told ({gain:+.3f} ± {half:.3f})."]
-    side = "lower" if gain > 0 else "higher"
-    return [f"Against a single network trained by SGD the {metric.label} is {side} by {abs(gain):.3f} ± {half:.3f}."]
+        return [f"{what} no difference can be told ({gain:+.3f} ± {half:.3f})."]
+    return [f"{what} the {metric.label} is {'lower' if gain > 0 else 'higher'} by {abs(gain):.3f} ± {half:.3f}."]
 
 
 def _not_covered(own: Row, rows: Sequence[Row]) -> list[str]:

@@ -11,7 +11,6 @@ data that the network fits without error it can come out too small, and the samp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ class LastLayer:
     weight: Tensor  # [outputs, features]
     bias: Tensor
 
-    def features(self, run: Callable[[], Tensor]) -> Tensor:
+    def features(self, run: Callable[[], object]) -> Tensor:
         """What reaches the last layer when `run` calls the network, in the order of the examples."""
         seen: list[Tensor] = []
         hook = self.module.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
@@ -70,47 +69,52 @@ def find_last_layer(net: nn.Module, example: Tensor) -> LastLayer:
 
 
 def laplace_samples(
-    layer: LastLayer, features: Tensor, hessian: Callable[[Tensor], Tensor], test: Tensor, samples: int, seed: int
+    layer: LastLayer, features: Tensor, hessian: Tensor, test: Tensor, samples: int, seed: int
 ) -> Tensor:
     """Outputs `[samples, N, outputs]` for test features, of last layers drawn from the approximate posterior.
 
-    `hessian` gives the loss's Hessian in the outputs `[N, C, C]` from the outputs.
+    `hessian` `[N, C, C]` is that of the loss in the outputs, for the training examples. All is computed where the
+    features are, in float64.
     """
     outs, width = layer.weight.shape
     count = outs * (width + 1)
     if count > MOST:
         raise InputError(f"its last layer has {count:,} numbers, more than {MOST:,}")
     phi = _with_one(features)
-    theta = torch.cat([layer.weight, layer.bias[:, None]], 1).double()
-    curvature = torch.zeros(count, count, dtype=torch.float64)
+    theta = torch.cat([layer.weight, layer.bias[:, None]], 1).to(phi)
+    curvature = phi.new_zeros(count, count)
+    tiny, grid = 1e-12 * torch.eye(outs).to(phi), GRID.to(phi)
     for rows in torch.split(torch.arange(len(phi)), max(1, 4_000_000 // count)):
-        blocks = torch.linalg.cholesky(hessian(phi[rows] @ theta.T) + 1e-12 * torch.eye(outs, dtype=torch.float64))
+        blocks = torch.linalg.cholesky(hessian[rows].to(phi) + tiny)
         # A row for each example and column of the factor, in the order (output, feature) of θ laid out flat.
         jacobian = torch.einsum("nok,nd->nkod", blocks, phi[rows]).reshape(-1, count)
         curvature += jacobian.T @ jacobian
     values, vectors = torch.linalg.eigh(curvature)
     values = values.clamp_min(0.0)
-    evidence = 0.5 * count * GRID.log() - 0.5 * GRID * theta.square().sum()
-    evidence -= 0.5 * (values[None] + GRID[:, None]).log().sum(1)
-    precision = float(GRID[evidence.argmax()])
+    evidence = 0.5 * count * grid.log() - 0.5 * grid * theta.square().sum()
+    evidence -= 0.5 * (values[None] + grid[:, None]).log().sum(1)
+    precision = float(grid[evidence.argmax()])
     noise = torch.randn(samples, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    moved = (noise / (values + precision).sqrt()) @ vectors.T
+    moved = (noise.to(phi) / (values + precision).sqrt()) @ vectors.T
     weights = theta + moved.view(samples, outs, width + 1)
     return torch.einsum("kod,nd->kno", weights, _with_one(test))
 
 
 def softmax_hessian(outputs: Tensor) -> Tensor:
     """diag(p) − p pᵀ."""
-    p = torch.softmax(outputs, -1)
+    p = torch.softmax(outputs.double(), -1)
     return torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
 
 
-def gaussian_hessian(scale: float) -> Callable[[Tensor], Tensor]:
-    """I/σ²."""
-    if not (math.isfinite(scale) and scale > 0):
-        raise InputError(f"the noise of the targets must be a number above 0, not {scale}")
-    return lambda outputs: torch.eye(outputs.shape[1], dtype=torch.float64).expand(len(outputs), -1, -1) / scale**2
+def noise_hessian(scale: Tensor, degrees: float | None = None, log_scales: bool = False) -> Tensor:
+    """The Fisher information of locations, and of log scales where those are outputs too: diag(a/σ², b), `[N, C, C]`.
+
+    a = 1 and b = 2 for Gaussian noise; (ν+1)/(ν+3) and 2ν/(ν+3) for Student-t noise. `scale` is σ of each output.
+    """
+    a, b = (1.0, 2.0) if degrees is None else ((degrees + 1) / (degrees + 3), 2 * degrees / (degrees + 3))
+    parts = a / scale.double().square()
+    return torch.diag_embed(torch.cat([parts, torch.full_like(parts, b)], 1) if log_scales else parts)
 
 
 def _with_one(features: Tensor) -> Tensor:
-    return torch.cat([features.double(), torch.ones(len(features), 1, dtype=torch.float64)], 1)
+    return torch.cat([features.double(), features.new_ones(len(features), 1).double()], 1)

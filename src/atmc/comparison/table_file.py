@@ -1,7 +1,7 @@
 """A table in a CSV file as examples: standardised columns, one of which is to be predicted.
 
 Numbers are standardised by the training rows; a column of words becomes a column of 0 and 1 for each word. A target of
-words, or of few whole numbers, is a class; any other is a number.
+words, or of few whole numbers, is a class; any other is a number, which stays in its own units.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch import Tensor
 from atmc.common.errors import InputError
 from atmc.common.suggest import did_you_mean
 from atmc.posterior.arrays import Floats, Ints
-from atmc.target.likelihoods import Gaussian
 
 MOST_BYTES = 100_000_000
 FEW = 20  # different whole numbers up to which a target is a class, and words up to which a column is taken
@@ -35,15 +34,6 @@ class Table:
     classes: tuple[str, ...]  # empty for a regression
     columns: int
     dropped: int  # rows with missing values
-    scale: float  # of the target: 1 is so many of its own units
-    noise: float | None  # of a regression's standardised targets, from a cross-validated linear fit
-
-    def likelihood(self, noise: float | None = None) -> Gaussian:
-        """That of a regression, with the noise given in the target's own units, or else estimated."""
-        scale = self.noise if noise is None else noise / self.scale
-        if scale is None:
-            raise InputError("the target is a class, which has no noise")
-        return Gaussian(scale)
 
 
 def read_table(path: Path, target: str | None, seed: int = 0, held_out: int = 5) -> Table:
@@ -62,10 +52,11 @@ def read_table(path: Path, target: str | None, seed: int = 0, held_out: int = 5)
     held, learned = np.sort(order[:cut]), np.sort(order[cut:])
     inputs = [_column(names[i], [row[i] for row in whole], learned) for i in range(len(names)) if i != at]
     x = torch.tensor(np.concatenate(inputs, axis=1), dtype=torch.float32)
-    y, classes, scale = _target(target, [row[at] for row in whole], learned)
+    y, classes = _target(target, [row[at] for row in whole])
     parts = [(x[torch.from_numpy(rows)], y[torch.from_numpy(rows)]) for rows in (learned, held)]
-    noise = None if classes else _residual(parts[0][0].double().numpy(), parts[0][1].double().numpy())
-    return Table(parts[0], parts[1], classes, x.shape[1], len(rows) - len(whole), scale, noise)
+    if not classes and float(parts[0][1].std()) == 0:
+        raise InputError(f"column {target!r} is the same in every row")
+    return Table(parts[0], parts[1], classes, x.shape[1], len(rows) - len(whole))
 
 
 def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -110,7 +101,8 @@ def _column(name: str, cells: list[str], learned: Ints) -> Floats:
     return np.array([[float(cell.strip() == word) for word in words] for cell in cells])
 
 
-def _target(name: str, cells: list[str], learned: Ints) -> tuple[Tensor, tuple[str, ...], float]:
+def _target(name: str, cells: list[str]) -> tuple[Tensor, tuple[str, ...]]:
+    """Classes and their names, or numbers `[rows, 1]` in their own units and no names."""
     values = [_number(cell) for cell in cells]
     different = sorted({cell.strip() for cell in cells})
     numbers = all(value is not None for value in values)
@@ -118,21 +110,5 @@ def _target(name: str, cells: list[str], learned: Ints) -> tuple[Tensor, tuple[s
     if not numbers or (whole and len(different) <= FEW):
         if not 2 <= len(different) <= 1000:
             raise InputError(f"column {name!r} has {len(different)} different values and cannot be a class")
-        return torch.tensor([different.index(cell.strip()) for cell in cells]), tuple(different), 1.0
-    column = np.array(values, dtype=np.float64)
-    scale = float(column[learned].std())
-    if scale == 0:
-        raise InputError(f"column {name!r} is the same in every row")
-    return torch.tensor((column - column[learned].mean()) / scale, dtype=torch.float32)[:, None], (), scale
-
-
-def _residual(x: Floats, y: Floats, folds: int = 5) -> float:
-    """Root mean squared error of ridge regression in cross-validation: an upper estimate of the noise."""
-    design = np.concatenate([x, np.ones((len(x), 1))], axis=1)
-    wrong = []
-    for fold in range(folds):
-        out = np.arange(len(x)) % folds == fold
-        inside, answers = design[~out], y[~out]
-        weights = np.linalg.solve(inside.T @ inside + np.eye(design.shape[1]), inside.T @ answers)
-        wrong.append(np.square(design[out] @ weights - y[out]).ravel())
-    return float(np.sqrt(np.concatenate(wrong).mean()))
+        return torch.tensor([different.index(cell.strip()) for cell in cells]), tuple(different)
+    return torch.tensor(values, dtype=torch.float64)[:, None].float(), ()

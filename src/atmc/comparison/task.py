@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atmc.common.errors import InputError
 from atmc.data import DeviceStore, ImageData
+from atmc.engine import first_fit
 from atmc.engine.step_size_search import find_step_size
 from atmc.target import Potential
-from atmc.target.likelihoods import Categorical, Gaussian
+from atmc.target.likelihoods import Categorical, LocationScale
 
 MOMENTUM = 0.9
 MOST_RATE = 0.1  # of SGD with momentum 0.9, as in `atmc.sample`
@@ -34,6 +34,8 @@ class Task:
     """A network to be fitted to data by several methods, each with the same number of gradients.
 
     Baselines minimise U(θ)/N, the sampler's potential with cross-entropy for classes: the prior is their weight decay.
+    Where the noise of a regression is learned, log σ is one of θ, and Adam takes the place of SGD: the curvature of U
+    goes with 1/σ², so that a rate which suits the first steps is too large for the last.
     """
 
     model: nn.Module
@@ -51,6 +53,14 @@ class Task:
         self.held = DeviceStore(self.test, "cpu", torch.float32)
         self.is_regression = bool(self.likelihood.task != "classification")
         self.loss: Any = self.likelihood if self.is_regression else Categorical()
+        self.learns_noise = isinstance(self.likelihood, LocationScale)
+        if self.learns_noise:
+            self.model = self.likelihood.network(self.model)  # with σ as one more parameter
+
+    @property
+    def optimizer(self) -> str:
+        """What the baselines are trained by."""
+        return "Adam" if self.learns_noise else "SGD"
 
     def potential(self, net: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
         """U of a network, counted at each call."""
@@ -62,13 +72,16 @@ class Task:
 
         return counted
 
-    def noise(self) -> float:
-        """The standard deviation of a regression's targets."""
-        return known_noise(self.likelihood)
-
     def rate(self) -> float:
-        """The rate of SGD, found as `atmc.sample` finds its speed: by curvature, on a copy. Its gradients count."""
-        return find_step_size(self.model, self.train, self.potential, self.batch, MOST_RATE, "cpu").start
+        """The rate of SGD, found as `atmc.sample` finds its speed: by curvature, on a copy. Its gradients count.
+
+        Where noise is learned the sampler's search is done too, so that all have spent the same; Adam has its own rate.
+        """
+        begin = self.model
+        if self.learns_noise:
+            begin = first_fit.fitted(begin, self.train, self.potential, self.batch, torch.device("cpu"))
+        found = find_step_size(begin, self.train, self.potential, self.batch, MOST_RATE, "cpu").start
+        return first_fit.LR if self.learns_noise else found
 
     def fresh(self, member: int = 0) -> nn.Module:
         """A copy of the network: the first with its own weights, others with new ones."""
@@ -87,7 +100,11 @@ class Task:
         potential = self.potential(net)
         net.train()
         parameters = [p for p in net.parameters() if p.requires_grad]
-        optimizer = torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM, nesterov=True)
+        optimizer: torch.optim.Optimizer
+        if self.learns_noise:
+            optimizer = torch.optim.Adam(parameters, lr=rate)
+        else:
+            optimizer = torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM, nesterov=True)
         generator = torch.Generator().manual_seed(7 + 1_000_003 * self.seed + member)
         done = 0
         while done < steps:
@@ -126,15 +143,6 @@ def anew(model: nn.Module, seed: int) -> nn.Module:
             if callable(reset):
                 reset()
     return net
-
-
-def known_noise(likelihood: Any) -> float:
-    """The standard deviation of a regression's targets; `InputError` where it is not a known number."""
-    if not isinstance(likelihood, Gaussian):
-        raise InputError(
-            "a comparison of regressions needs to know their noise: likelihood=atmc.likelihoods.Gaussian(scale)"
-        )
-    return float(likelihood.scale)
 
 
 def cosine(time: float) -> float:

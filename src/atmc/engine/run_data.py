@@ -113,8 +113,9 @@ def first_outputs(model: nn.Module, found: Examples) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             outputs = twin(x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        shape, said = list(found.shape), str(error).splitlines()[0]
-        raise InputError(f"the network does not take examples of shape {shape}: {said}") from error
+        layout, said = getattr(found, "layout", None), str(error).splitlines()[0]
+        what = f"examples of shape {list(found.shape)}" if layout is None else f"the inputs {layout}"
+        raise InputError(f"the network does not take {what}: {said}") from error
     if not isinstance(outputs, Tensor):
         raise InputError(f"the network must return one tensor, not a {type(outputs).__name__}")
     return outputs, y

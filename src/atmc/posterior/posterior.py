@@ -202,6 +202,8 @@ class Posterior:
         if not are_several(x):
             return x
         packed, layout = pack(x)
+        if known is None and self.shape not in (None, tuple(packed.shape[1:])):
+            raise InputError(f"inputs {layout}, and the network takes one tensor of shape {list(self.shape or ())}")
         if known is None:  # a posterior that was loaded: what its network takes shows now
             self.release()
             self.model = taking(self.model, layout)

@@ -28,6 +28,7 @@ from atmc.common.errors import InputError
 from atmc.common.text import plural
 from atmc.posterior.arrays import check_weights, to_numpy
 from atmc.posterior.inputs import as_batches, fitting, home_of, pick_device
+from atmc.posterior.intervals import Spread, groups_of, spread_of
 from atmc.posterior.metric_entries import Metric, entries, register, summary_of
 from atmc.posterior.mixture import Mixture, quantile
 from atmc.target.likelihoods import Gaussian, LocationScale
@@ -124,12 +125,35 @@ def summary(outputs: Any, targets: Any, likelihood: Any, weights: Any = None) ->
     """`{"single": {...}, "predictive": {...}, "samples": K, "mean_single": {...}}`, as `metrics.summary` for classes.
 
     `outputs` `[K, N, ...]` are each sample's, `targets` `[N, ...]` what is true, `likelihood` a regression's, or the
-    standard deviation of Gaussian noise. Scores:
-
-    rmse: root mean squared error of the predictive mean, in the targets' units.
-    nll: mean of −log density of an example's target (all its components together), in nats; strictly proper.
-    coverage90: the share of targets in their central 90 % interval; below 0.9 the predictive is overconfident.
+    standard deviation of Gaussian noise.
     """
+    whole = mixture_of(outputs, targets, likelihood, weights)
+    each = [_scores(_terms(one_of(whole, k))) for k in range(len(whole.weights))]
+    return summary_of(each, _scores(_terms(whole)), whole.weights.numpy())
+
+
+def spreads(of: Mixture) -> dict[str, Spread]:
+    """Every registered metric by name, with its 95 % interval; the groups are of whole examples."""
+    terms, count = _terms(of), len(of.known)
+    group = torch.from_numpy(groups_of(count))
+    kept = [group != g for g in range(int(group.max()) + 1)] if count > 1 else []
+    value, without = _scores(terms), [_scores(terms, rows) for rows in kept]
+    return {
+        metric.name: spread_of(metric, value[metric.name], np.array([part[metric.name] for part in without]), count)
+        for metric in terms
+    }
+
+
+def constant_spreads(targets: Any) -> dict[str, Spread]:
+    """One answer for every example: the mean of these targets, with Gaussian noise of their standard deviation."""
+    y = torch.from_numpy(np.asarray(to_numpy(targets), dtype=np.float64)).reshape(len(targets), -1)
+    mean, std = y.mean(0), y.std(0, correction=0).clamp_min(1e-300)
+    same = [part.expand_as(y)[None] for part in (mean, std)]
+    return spreads(Mixture(same[0], y, same[1], torch.ones(1, dtype=torch.float64)))
+
+
+def mixture_of(outputs: Any, targets: Any, likelihood: Any, weights: Any = None) -> Mixture:
+    """The predictive of outputs `[K, N, ...]` with its targets `[N, ...]`, both checked."""
     law = Gaussian(float(likelihood)) if isinstance(likelihood, int | float) else likelihood
     raw = torch.from_numpy(np.ascontiguousarray(to_numpy(outputs)))
     y = torch.from_numpy(np.ascontiguousarray(to_numpy(targets)))
@@ -148,10 +172,15 @@ def summary(outputs: Any, targets: Any, likelihood: Any, weights: Any = None) ->
         )
     if not bool(torch.isfinite(y).all()):
         raise InputError("the targets hold NaN or infinite values")
-    w = check_weights(weights, len(f))
-    tail = law.degrees()
-    each = [_scores(f[k : k + 1], sigma[k : k + 1], y, tail, np.ones(1)) for k in range(len(f))]
-    return summary_of(each, _scores(f, sigma, y, tail, w), w)
+    w = torch.from_numpy(check_weights(weights, len(f)))
+    width = math.prod(y.shape[1:])
+    parts = [part.double().reshape(len(f), -1, width) for part in (f, sigma)]
+    return Mixture(parts[0], y.double().reshape(-1, width), parts[1], w, law.degrees())
+
+
+def one_of(of: Mixture, k: int) -> Mixture:
+    """Sample `k` alone."""
+    return Mixture(of.outputs[k : k + 1], of.targets, of.scale[k : k + 1], torch.ones(1).double(), of.degrees)
 
 
 def squared_error(of: Mixture) -> Tensor:
@@ -170,24 +199,57 @@ def inside(of: Mixture) -> Tensor:
 
 
 # An error is in the units of the targets, which may be any: three digits of it, wherever they are.
-register(Metric("rmse", "RMSE", squared_error, digits=".3g", task="regression", after=math.sqrt))
-register(Metric("nll", "NLL", nll_each, unit="nats", task="regression"))
-register(Metric("coverage90", "in 90 % interval", inside, "neither", unit="%", digits=".1f", task="regression"))
+register(
+    Metric(
+        "rmse",
+        "RMSE",
+        squared_error,
+        digits=".3g",
+        task="regression",
+        after=math.sqrt,
+        lowest=0.0,
+        about="Root mean squared error: how far predictions typically are from the truth, in the units of the target. "
+        "Large errors count most.",
+    )
+)
+register(
+    Metric(
+        "nll",
+        "NLL",
+        nll_each,
+        unit="nats",
+        task="regression",
+        about="Negative log-likelihood: the mean of −log(predicted density at the true value). Lower is better; it "
+        "rewards small errors and an uncertainty of the right size. Its zero depends on the units of the target.",
+    )
+)
+register(
+    Metric(
+        "coverage90",
+        "in 90 % interval",
+        inside,
+        "neither",
+        unit="%",
+        digits=".1f",
+        task="regression",
+        proportion=True,
+        about="The share of true values inside the interval that the model gives 90 %. Near 90 is right; below it the "
+        "model is overconfident, above it underconfident.",
+    )
+)
 
 
-def _scores(f: Tensor, sigma: Tensor, targets: Tensor, tail: float | None, weights: Any) -> dict[str, float]:
-    """Scores of the mixture of means and scales `[K, N, ...]`, some examples at a time."""
-    w = torch.from_numpy(np.asarray(weights, dtype=np.float64))
-    width = math.prod(targets.shape[1:])  # numbers of one example
-    count = max(1, AT_ONCE // (len(w) * width))
-    chosen = entries("regression")
-    total, terms = dict.fromkeys(chosen, 0.0), dict.fromkeys(chosen, 0)
-    for start in range(0, len(targets), count):
+def _terms(of: Mixture) -> dict[Metric, Tensor]:
+    """What each example adds to every metric, `[N, …]`, some examples at a time."""
+    found: dict[Metric, list[Tensor]] = {metric: [] for metric in entries("regression")}
+    count = max(1, AT_ONCE // max(1, of.outputs[:, 0].numel()))
+    for start in range(0, len(of.known), count):
         some = slice(start, start + count)
-        parts = (part[:, some].double().reshape(len(w), -1, width) for part in (f, sigma))
-        mixture = Mixture(next(parts), targets[some].double().reshape(-1, width), next(parts), w, tail)
-        for metric in chosen:
-            found = metric.of(mixture)
-            total[metric] += float(found.sum())
-            terms[metric] += found.numel()
-    return {metric.name: metric.after(total[metric] / terms[metric]) for metric in chosen}
+        part = Mixture(of.outputs[:, some], of.known[some], of.scale[:, some], of.weights, of.degrees)
+        for metric, rows in found.items():
+            rows.append(metric.of(part).double())
+    return {metric: torch.cat(rows) for metric, rows in found.items()}
+
+
+def _scores(terms: dict[Metric, Tensor], rows: Tensor | slice = slice(None)) -> dict[str, float]:
+    return {metric.name: metric.after(float(each[rows].mean())) for metric, each in terms.items()}

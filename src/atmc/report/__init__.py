@@ -19,6 +19,7 @@ def build(
     figures: str | Path | None = None,
     *,
     ood: Sequence[str] = (),
+    shift: bool = False,
     command: str = "",
 ) -> ReportData:
     """Write the report of `runs` to `out` and return its data.
@@ -26,6 +27,7 @@ def build(
     Args:
         figures: a folder for every plot (SVG, PNG) and the table (Markdown, LaTeX, JSON).
         ood: out-of-distribution images to evaluate: letters, scrambled, noise, or any data set.
+        shift: whether to score corrupted test images, too.
         command: the command line that the page quotes.
 
     Raises:
@@ -36,7 +38,7 @@ def build(
     from atmc.report.page import GENERATOR, render
 
     refuse_foreign(Path(out), GENERATOR)
-    data = gather([Path(run) for run in runs], ood=ood, command=command)
+    data = gather([Path(run) for run in runs], ood=ood, shift=shift, command=command)
     write(Path(out), render(data))
     if figures is not None:
         from atmc.report.figures import save_figures

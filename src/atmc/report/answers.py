@@ -7,7 +7,9 @@ different that the test set cannot tell apart.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from atmc.common.text import percent, plural
 from atmc.posterior.class_scores import ClassScore, class_scores, confusions, weakest
@@ -30,10 +32,11 @@ class Answer:
 def answers(data: ReportData) -> tuple[Answer, ...]:
     """The questions in the order in which they matter."""
     main = best_run(data.runs)
-    return (_health(data.runs), _good(main, data.runs), _wrong(main), _trust(main), _next(main, data.runs))
+    return (health(data.runs), _good(main, data.runs), _wrong(main), _trust(main), _next(main, data.runs))
 
 
-def _health(runs: tuple[RunFacts, ...]) -> Answer:
+def health(runs: Sequence[Any]) -> Answer:
+    """Whether the chains can be trusted; of runs of any kind."""
     question = "Is the run healthy?"
     checked = [run for run in runs if run.findings]
     unsound = [f"{who(run)} has damaged files: see the end of this page." for run in runs if run.damage]
@@ -53,7 +56,7 @@ def _health(runs: tuple[RunFacts, ...]) -> Answer:
     return Answer(question, "problem" if unsound else level, (*unsound, *sentences))
 
 
-def _state(run: RunFacts, worst: list[Finding]) -> str:
+def _state(run: Any, worst: list[Finding]) -> str:
     if not worst:
         return "no problem was found. The scores below mean what they say."
     # The doctor's first line is its summary; what it found comes after it.
@@ -64,7 +67,8 @@ def _state(run: RunFacts, worst: list[Finding]) -> str:
     if first.level == "problem":
         return f"{told} Do not rely on the scores below before this is solved."
     return (
-        f"{told} The scores below were measured on held-out {run.noun} and hold; the sampling was not quite as asked."
+        f"{told} The scores below were measured on held-out {run.noun} and hold; the samples are not exactly those of "
+        "the posterior that was asked for."
     )
 
 
@@ -144,13 +148,9 @@ def _trust(run: RunFacts) -> Answer:
 
 
 def _next(main: RunFacts, runs: tuple[RunFacts, ...]) -> Answer:
-    actions: list[str] = []
-    for level in ("problem", "warning", "note"):
-        for run in runs:
-            actions += [f.action for f in run.findings if f.level == level and f.action and level != "note"]
-    text = []
+    actions, text = first_action(main), []
     if not actions:
-        text.append("The run needs no change.")
+        text.append("The run needs no change." if len(runs) == 1 else f"{who(main)} needs no change.")
     if main.least_sure:
         text.append("Look at the least confident images below: wrong labels show up there.")
     weak = (
@@ -159,4 +159,10 @@ def _next(main: RunFacts, runs: tuple[RunFacts, ...]) -> Answer:
     if weak:
         named = " and ".join(f"“{score.name}”" for score in weak[:2])
         text.append(f"More training examples of {named} are the likeliest to help.")
-    return Answer("What next?", "", tuple(text), tuple(dict.fromkeys(actions))[:1])
+    return Answer("What next?", "", tuple(text), actions)
+
+
+def first_action(run: Any) -> tuple[str, ...]:
+    """What `atmc doctor` advises first: on a problem, else on a warning; empty where there is neither."""
+    found = [(f.level, f.action) for f in run.findings if f.action]
+    return tuple(action for level in ("problem", "warning") for kind, action in found if kind == level)[:1]

@@ -20,6 +20,7 @@ from atmc.report.read_run import Reading, pixels
 from atmc.report.redaction import Hidden, short_paths
 from atmc.report.report_data import Finding, Growth, ImageCard, OodScores, ReportData, RunFacts
 from atmc.report.run_details import details_of, device_of, method_of, network_of, noise_of, pilots_of, rounded
+from atmc.report.shift import measure as measure_shift
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +34,7 @@ GROWTH_POINTS = 60
 LEAST = 8  # examples: fewer cannot fill the eight bins
 
 
-def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), command: str = "") -> ReportData:
+def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), shift: bool = False, command: str = "") -> ReportData:
     """The report data of all runs, under distinct names."""
     import atmc
 
@@ -41,7 +42,7 @@ def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), command: str = "")
         raise InputError("name at least one run directory")
     readings = [Reading(Path(path)) for path in paths]
     names = run_names(readings)
-    runs = [run_facts(reading, name, ood) for reading, name in zip(readings, names, strict=True)]
+    runs = [run_facts(reading, name, ood, shift) for reading, name in zip(readings, names, strict=True)]
     today = datetime.date.today().isoformat()
     named = [*(reading.recipe.data.name for reading in readings), *ood]
     roots = [f"folder:{root}" for reading in readings if (root := reading.recipe.data.root)]
@@ -50,9 +51,9 @@ def gather(paths: Sequence[Path], *, ood: Sequence[str] = (), command: str = "")
 
 
 def run_names(readings: Sequence[Reading]) -> list[str]:
-    """The recipes' names; where two are the same, the folders' names; where those are too, the paths."""
+    """The recipes' names, or the folders' where settings are those of a sampler; where two are the same, the paths."""
     choices = (
-        [r.recipe.name for r in readings],
+        [r.path.resolve().name if r.recipe.name == r.recipe.sampler.name else r.recipe.name for r in readings],
         [r.path.resolve().name for r in readings],
         short_paths([r.path for r in readings]),
     )
@@ -62,7 +63,7 @@ def run_names(readings: Sequence[Reading]) -> list[str]:
     return [f"{path} ({i})" for i, path in enumerate(choices[-1], start=1)]
 
 
-def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
+def run_facts(reading: Reading, name: str, ood: Sequence[str] = (), shift: bool = False) -> RunFacts:
     """Everything the page says about one run."""
     answers = reading.answers(SPLIT)
     if not answers.classes:
@@ -114,6 +115,7 @@ def run_facts(reading: Reading, name: str, ood: Sequence[str] = ()) -> RunFacts:
         surest=cards[0],
         least_sure=cards[1],
         ood=tuple(_ood(reading, kind, probs) for kind in ood),
+        shift=measure_shift(reading) if shift else None,
         findings=findings_of(reading, notes) if sampled else (),
         recipe=str(manifest["recipe"]),  # what was run: recipe.toml may be gone or altered
         pilots=pilots_of(manifest),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atmc.posterior.metric_entries import columns
+from atmc.posterior.metric_entries import Task, columns
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ WORDS = tuple(
         (
             "predictive",
             "Posterior predictive",
-            "The average of the samples' probabilities: the answer to use.",
+            "The average of what all samples predict: the answer to use.",
         ),
         (
             "temperature",
@@ -98,7 +98,11 @@ WORDS = tuple(
 )
 
 
-def terms(present: set[str] | None = None) -> list[Term]:
-    """All words, scores first; with `present` only those."""
-    scores = [Term(metric.name, metric.label, metric.about) for metric in columns() if metric.about]
-    return [term for term in (*scores, *WORDS) if present is None or term.key in present]
+# Words of classifiers alone.
+CLASSES = ("confidence", "calibrated", "entropy", "ood", "auroc")
+
+
+def terms(task: Task = "classification") -> list[Term]:
+    """The words of a task, scores first."""
+    scores = [Term(metric.name, metric.label, metric.about) for metric in columns(task) if metric.about]
+    return [*scores, *(term for term in WORDS if task == "classification" or term.key not in CLASSES)]

@@ -6,6 +6,7 @@ escaped by matplotlib) and the style sheet.
 
 import base64
 import re
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -18,7 +19,7 @@ from atmc.posterior.class_scores import ClassScore, Share, class_scores, confusi
 from atmc.posterior.metric_entries import columns
 from atmc.report import table
 from atmc.report.answers import answers
-from atmc.report.glossary import terms
+from atmc.report.glossary import Term, terms
 from atmc.report.plot_style import DARK, LIGHT, SERIES, Ink, page_svg
 from atmc.report.plots import plots
 from atmc.report.report_data import ReportData, RunFacts
@@ -35,15 +36,10 @@ def render(data: ReportData) -> str:
     drawn = {plot.name: Markup(page_svg(plot.draw(ink), plot.name, plot.label)) for plot in plots(data)}
     rows = table.rows(data.runs)
     views = [_view(data, i, drawn) for i in range(len(data.runs))]
-    glossary = {term.key: term for term in terms()}
     main = best_run(data.runs)
     context: dict[str, Any] = {
         "data": data,
-        "generator": Markup(GENERATOR),
-        "style": Markup(palette() + template_text("page.css")),
         "answers": answers(data),
-        "glossary": glossary.values(),
-        "term": lambda key, said="": _term(glossary, key, said),
         "headings": [{"text": text, "key": key} for text, key in _headings()],
         "rows": [_shown(row, strong) for row, strong in zip(rows, table.winners(rows), strict=True)],
         "constant": [_constant(label, spreads) for label, spreads in table.constant_rows(data.runs)],
@@ -54,25 +50,49 @@ def render(data: ReportData) -> str:
         "ood": _ood(data),
         "any_sampled": any(run.samples_weights for run in data.runs),
         "mixed": len({run.likelihood for run in data.runs}) > 1,
-        "temperature": table.temperature_shown,
-        "epochs": table.epochs_said,
         "area": "{:.2g}".format,
     }
-    return environment().from_string(template_text("page.html")).render(context)
+    about = {"made_on": data.made_on, "version": data.version, "command": data.command}
+    return filled("page.html", data.runs, terms(), {**context, **about})
+
+
+def filled(template: str, runs: Sequence[Any], words: Sequence[Term], context: dict[str, Any]) -> str:
+    """A page from its template, with what all pages have: head, style, and the words of the glossary."""
+    glossary = {term.key: term for term in words}
+    shared = {
+        "runs": runs,
+        "generator": Markup(GENERATOR),
+        "style": Markup(palette() + template_text("page.css")),
+        "glossary": glossary.values(),
+        "term": lambda key, said="": _term(glossary, key, said),
+    }
+    return environment().get_template(template).render({**shared, **context})
 
 
 def environment() -> jinja2.Environment:
     """What renders a page: everything is escaped, and a name that is missing is an error."""
-    made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = jinja2.Environment(
+        loader=jinja2.FunctionLoader(template_text),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.filters |= {"percent": percent, "duration": duration, "datauri": _data_uri, "prescription": _prescription}
-    made.filters["ends"] = _ends
+    made.filters |= {"ends": _ends, "signed": lambda value: f"{value:+.2g}".replace("-", "−")}
     return made
 
 
 def _view(data: ReportData, i: int, drawn: dict[str, Markup]) -> dict[str, Any]:
     """One run with its colour and its OOD plot."""
     ood = drawn.get("ood" if len(data.runs) == 1 else f"ood-{i + 1}")
-    return {"run": data.runs[i], "colour": i % SERIES + 1, "ood": ood}
+    run = data.runs[i]
+    method = run.method + ("" if run.temperature is None else f", T = {table.temperature_shown(run)}")
+    augmented = "not augmented" if run.augment == "none" else f"augmented: {run.augment}"
+    length = f"{table.epochs_said(run.epochs, run.chains)} epochs, {duration(run.seconds)} on {run.device}"
+    details = {"Method": method, "Network": run.network, "Data": f"{run.data_said}, {augmented}"}
+    details |= {"Samples": run.samples_said, "Length": length, **run.facts}
+    return {"run": run, "colour": i % SERIES + 1, "ood": ood, "details": details}
 
 
 def _pictured(views: list[dict[str, Any]], main: RunFacts) -> list[dict[str, Any]]:

@@ -49,6 +49,10 @@ def plots(data: ReportData) -> Iterator[Plot]:
     ):
         if any(has_trace(trace, name) for run in runs for trace in run.traces):
             yield Plot(name, f"{title} over the epochs", lambda ink, n=name: trace_plot(runs, n, ink))  # type: ignore[misc]
+    if any(run.shift for run in runs):
+        for score, title in (("accuracy", "Accuracy"), ("nll", "NLL [nats]"), ("ece", "ECE")):
+            label = f"{title} against the severity of corruptions"
+            yield Plot(f"shift-{score}", label, lambda ink, s=score, t=title: _shift(runs, s, t, ink))  # type: ignore[misc]
     for i, run in enumerate(runs):
         if run.ood:
             label = f"Uncertainty of {run.name} on test images and on OOD images"
@@ -175,7 +179,7 @@ def has_trace(trace: Trace, name: str) -> bool:
 
 
 _TRACE_TITLES = {
-    "loss": "Training loss per image, nats",
+    "loss": "Training loss per example, nats",
     "temperature": "Kinetic temperature (target dotted)",
     "thermostat": "Thermostat ξ: median, and 98 % of weights",
 }
@@ -215,6 +219,22 @@ def _spans_decades(runs: tuple[RunFacts, ...], name: str) -> bool:
     values = np.concatenate([getattr(trace, name) for run in runs for trace in run.traces])
     values = values[np.isfinite(values)]
     return bool(len(values) and values.min() > 0 and values.max() > 10 * values.min())
+
+
+def _shift(runs: tuple[RunFacts, ...], score: str, title: str, ink: Ink) -> Figure:
+    with sheet(ink, NARROW, "Severity of corruptions (0: none)", title) as (figure, axes):
+        for i, run in enumerate(runs):
+            if run.shift is not None:
+                axes.plot(range(6), run.shift.curve(score), color=ink.series(i), marker="o", ms=3, label=run.name)
+                if run.shift.samples > 1:
+                    alone = run.shift.curve(score, single=True)
+                    axes.plot(range(6), alone, color=ink.series(i), linestyle="--", linewidth=1.1)
+        if score == "accuracy":
+            axes.yaxis.set_major_formatter(PERCENT)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if ink.legend:
+            axes.legend()
+        return figure
 
 
 def _ood(run: RunFacts, colour: int, ink: Ink) -> Figure:

@@ -126,6 +126,15 @@ class Reading:
             raise InputError(f"{self.path}: the predictions are not for the {len(answers)} {answers.what}")
         return probs
 
+    def numbers(self, split: str, answers: Answers) -> tuple[Tensor, NDArray[Any], Any]:
+        """Outputs [samples, examples, ...] of a regression, targets in the shape of its predictions, its likelihood."""
+        self._need_samples()
+        law, outputs, targets = self.run.likelihood(), self.run.predictions(split), answers.labels
+        shape = tuple(law.predict(outputs[:1]).shape[1:])
+        if shape[0] != len(answers) or targets.size != np.prod(shape):
+            raise InputError(f"{self.path}: the predictions are not for its {len(answers)} {answers.what}")
+        return outputs, targets.reshape(shape), law  # targets [N] may belong to outputs [N, 1]
+
     def scaled(self, mean: Any, labels: Any) -> tuple[dict[str, float], float] | None:
         """Scores after temperature scaling, and the temperature fitted on the validation split; None without one."""
         from atmc.posterior import metrics

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,16 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from atmc.common.errors import InputError
 from atmc.posterior import regression
-from atmc.posterior.mixture import Mixture, quantile
+from atmc.posterior.mixture import quantile
 from atmc.report import collect, run_details
 from atmc.report.read_run import Reading
 from atmc.report.redaction import Hidden
-from atmc.report.report_data import Array, Finding, Trace
+from atmc.report.report_data import Array, Finding, Spreads, Trace
 
-SPLIT, LEVEL = "test", 0.9
+SPLIT, LEVEL = "test", regression.LEVEL
 LEAST = 5  # test examples for a report
 LEVELS = np.linspace(0.05, 0.95, 19)  # of the intervals whose coverage is drawn
 
@@ -38,8 +38,9 @@ class NumbersFacts:
     seconds: float | None
     device: str
     examples: int
-    single: Mapping[str, float]
-    predictive: Mapping[str, float]
+    single: Spreads  # of the last sample alone
+    predictive: Spreads
+    constant: Spreads  # of one answer for every example
     noise: float  # root mean square of the noise's standard deviation
     spread: float  # and of what samples disagree by
     true: Array
@@ -55,6 +56,26 @@ class NumbersFacts:
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
+
+    @property
+    def noun(self) -> str:
+        """The plural noun of an example."""
+        return "examples"
+
+    @property
+    def is_posterior(self) -> bool:
+        """Whether a sampler drew the networks; those of an optimiser have no temperature."""
+        return self.temperature is not None
+
+    @property
+    def error(self) -> Array:
+        """True minus predicted, of each number."""
+        return self.true - self.mean
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Which numbers lie in their 90 % interval, as the metric counts them."""
+        return np.asarray(np.abs(self.below - 0.5) <= LEVEL / 2)
 
     @property
     def coverage(self) -> Array:
@@ -81,18 +102,11 @@ def _facts(reading: Reading, name: str) -> NumbersFacts:
     answers = reading.answers(SPLIT)
     if len(answers) < LEAST:
         raise InputError(f"{reading.path}: {len(answers)} test examples are too few for a report")
-    law, recipe, manifest = reading.run.likelihood(), reading.recipe, reading.run.manifest
-    outputs = reading.run.predictions(SPLIT)
-    f, sigma = law.predict(outputs).double(), law.noise(outputs).double()
-    if math.prod(f.shape[1:]) != answers.labels.size:
-        raise InputError(f"{reading.path}: the predictions are not for its {len(answers)} test targets")
-    width = math.prod(f.shape[2:])
-    y = torch.from_numpy(np.array(answers.labels)).double().reshape(-1, width)
-    weights = torch.full((len(f),), 1 / len(f), dtype=torch.float64)
-    parts = [part.reshape(len(f), -1, width) for part in (f, sigma)]
-    mixture = Mixture(parts[0], y, parts[1], weights, law.degrees())
+    recipe, manifest = reading.recipe, reading.run.manifest
+    outputs, targets, law = reading.numbers(SPLIT, answers)
+    mixture = regression.mixture_of(outputs, targets, law)
+    y, count = mixture.known, len(mixture.weights)
     low, high = (quantile(mixture, q) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    scores = regression.summary(outputs, y.reshape(f.shape[1:]), law)
     damage = reading.run.damage()
     notes = [f"Damaged: {line}" for line in damage]
     if reading.run.status != "done":
@@ -104,14 +118,15 @@ def _facts(reading: Reading, name: str) -> NumbersFacts:
         method=run_details.method_of(recipe),
         network=run_details.network_of(reading),
         temperature=recipe.sampler.temperature if sampled else None,
-        samples=len(f),
+        samples=count,
         chains=recipe.chains,
         epochs=run_details.rounded(reading.epochs()),
         seconds=reading.seconds(),
         device=run_details.device_of(manifest),
         examples=len(answers),
-        single=scores["single"],
-        predictive=scores["predictive"],
+        single=regression.spreads(regression.one_of(mixture, count - 1)),
+        predictive=regression.spreads(mixture),
+        constant=regression.constant_spreads(y),
         noise=float(mixture.aleatoric.mean().sqrt()),
         spread=float(mixture.epistemic.mean().sqrt()),
         true=_flat(y),

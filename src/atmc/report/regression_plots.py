@@ -20,7 +20,7 @@ def regression_plots(runs: tuple[NumbersFacts, ...]) -> Iterator[Plot]:
     """Every plot for which there are data."""
     for i, run in enumerate(runs):
         own = "" if len(runs) == 1 else f"-{i + 1}"
-        inside = 100 * run.predictive["coverage90"]
+        inside = 100 * run.predictive["coverage90"].value
         label = f"Predicted against true targets of {run.name}; {inside:.1f} % lie in their 90 % interval"
         yield Plot(f"predicted{own}", label, lambda ink, r=run, c=i: _predicted(r, c, ink))  # type: ignore[misc]
         label = f"Residuals of {run.name} in standard deviations against the prediction"
@@ -37,11 +37,11 @@ def _some(run: NumbersFacts) -> Any:
 
 
 def _predicted(run: NumbersFacts, colour: int, ink: Ink) -> Figure:
-    with sheet(ink, WIDE, "True target", f"Predicted, with {100 * LEVEL:.0f} % interval") as (figure, axes):
+    with sheet(ink, WIDE, "True value", f"Predicted, with {100 * LEVEL:.0f} % interval") as (figure, axes):
         some = _some(run)
         ends = [float(np.min([run.true[some], run.low[some]])), float(np.max([run.true[some], run.high[some]]))]
         axes.plot(ends, ends, color=ink.muted, linewidth=0.8, linestyle=(0, (1, 2)))
-        outside = (run.true < run.low) | (run.true > run.high)
+        outside = ~run.inside
         for where, tone in ((some[~outside[some]], ink.series(colour)), (some[outside[some]], ink.ink)):
             if len(where):
                 reach = np.stack([run.mean[where] - run.low[where], run.high[where] - run.mean[where]]).clip(min=0)
@@ -61,7 +61,7 @@ def _predicted(run: NumbersFacts, colour: int, ink: Ink) -> Figure:
 
 
 def _residuals(run: NumbersFacts, colour: int, ink: Ink) -> Figure:
-    with sheet(ink, WIDE, "Predicted", "(true − predicted) / predictive standard deviation") as (figure, axes):
+    with sheet(ink, WIDE, "Predicted", "Error in standard deviations") as (figure, axes):
         some = _some(run)
         for level in (-2.0, 0.0, 2.0):
             axes.axhline(level, color=ink.muted, linewidth=0.8, linestyle=(0, (1, 2)))

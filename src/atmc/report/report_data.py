@@ -14,6 +14,7 @@ from atmc.posterior.calibration import CalibrationBins
 from atmc.posterior.class_scores import ConfidenceLevel
 from atmc.posterior.intervals import Spread
 from atmc.posterior.ood_detection import RiskCoverage
+from atmc.report.shift import Shift
 
 Array = NDArray[np.float64]
 Scores = Mapping[str, float]  # of `metrics.scores`: every registered metric by its name
@@ -142,6 +143,7 @@ class RunFacts:
     surest: tuple[ImageCard, ...] = ()
     least_sure: tuple[ImageCard, ...] = ()
     ood: tuple[OodScores, ...] = ()
+    shift: Shift | None = None  # scores on corrupted test images
     findings: tuple[Finding, ...] = ()
     pilots: tuple[dict[str, str], ...] = ()  # that chose the temperature, the chosen one first
     recipe: str = ""

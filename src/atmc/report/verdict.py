@@ -4,6 +4,7 @@ A run is called better only if the difference in NLL, paired by image, is at lea
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else math.inf
 
 
-def who(run: RunFacts) -> str:
+def who(run: Any) -> str:
     """The run's name, with its method where the name does not say it."""
     method = run.method.partition(",")[0].partition(" +")[0]
     return run.name if method.lower() in run.name.lower() else f"{method} ({run.name})"

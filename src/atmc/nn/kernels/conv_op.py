@@ -12,8 +12,9 @@ from atmc.nn.kernels import conv_triton as kernels
 
 LAYOUT = torch.channels_last
 # (pixels a program, warps) of a convolution and of a weight gradient, by channels; and programs of the latter.
-FORWARD = {16: (256, 4), 32: (128, 4), 64: (64, 4)}
-WEIGHTS = {16: (256, 4), 32: (128, 4), 64: (64, 4)}
+# More pixels in a weight gradient would not fit into registers.
+FORWARD = {16: (256, 4), 32: (128, 4), 64: (64, 8)}
+WEIGHTS = {16: (128, 4), 32: (64, 4), 64: (64, 8)}
 PROGRAMS = {16: 128, 32: 64, 64: 64}
 
 
