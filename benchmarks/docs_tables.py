@@ -170,6 +170,14 @@ def minibatch_digits() -> str:
     return markdown(heads, lines)
 
 
+def thermometer() -> str:
+    lines = []
+    for row in _results("minibatch/thermometer.json")["off"]:
+        said = f"{row['reading']:.2f} ± {row['error']:.2f}"
+        lines.append([row["name"], str(row["batch"]), str(row["noise_rank"]), said, "yes" if row["warned"] else "no"])
+    return markdown(["T = 1", "batch", "`noise_rank`", "T along noise", "`atmc.sample` warns"], lines)
+
+
 def minibatch_cifar10() -> str:
     rows = [row for row in _results("minibatch/cifar10.json") if row["row"] != "shipped"]
     rows.sort(key=lambda row: (row["temperature"], row["noise_rank"], row["seeds"]))
@@ -198,6 +206,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed predict": predictions,
     "law regressions": minibatch_regressions,
     "law digits": minibatch_digits,
+    "law thermometer": thermometer,
     "temperature mini-batches": minibatch_cifar10,
     **OF_HMC,
     **OF_NETWORKS,

@@ -138,7 +138,8 @@ def off() -> Iterator[dict[str, Any]]:
     for scale in (1.0, 0.5):
         model = nn.Linear(31, 2, bias=False)
         steps = round(STEPS / scale**2)  # the excess goes with the square of the step, and needs more readings
-        yield run("logistic", model, x.float(), y.long(), 32, 0.0144 * scale, momentum=0.97, prior=prior, steps=steps)
+        name = "logistic" if scale == 1.0 else f"logistic, step × {scale:g}"
+        yield run(name, model, x.float(), y.long(), 32, 0.0144 * scale, momentum=0.97, prior=prior, steps=steps)
     generator = torch.Generator().manual_seed(0)
     turn = torch.linalg.qr(torch.randn(50, 50, generator=generator, dtype=torch.float64))[0]
     x = torch.randn(1000, 50, generator=generator, dtype=torch.float64) * torch.logspace(0, -1.5, 50) @ turn.T
