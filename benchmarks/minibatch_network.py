@@ -51,7 +51,7 @@ def main() -> None:
         for seed in options.seeds:
             rows.append(ratios(seed, name, how))
             print(rows[-1], flush=True)
-            (options.out / "network.json").write_text(json.dumps(rows, indent=1) + "\n")
+            (options.out / "network.json").write_text(json.dumps({"rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
