@@ -69,4 +69,4 @@ def test_a_small_network_as_it_comes_predicts_as_nuts() -> None:
     data = (np.abs(at + 1.35) < 0.6) | (np.abs(at - 1.25) < 0.7)
     gap, outside = np.abs(at + 0.1) < 0.4, np.abs(at) > 2.5
     for where in (data, gap, outside):
-        assert 0.75 < ratio[where].mean() < 1.3  # 60 samples: an error of about a tenth beside the 15 % to reach
+        assert 0.85 < ratio[where].mean() < 1.15
