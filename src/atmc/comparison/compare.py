@@ -103,7 +103,7 @@ def compare(
         model: as for `atmc.sample`; its weights are where SGD, SWA, dropout and the sampler begin.
         data: as for `atmc.sample`: (inputs, labels), an `ImageData`, the name of a data set, …
         test: what is scored on. Without it a fifth of `data`, drawn by `seed`, is held out.
-        epochs: of the sampler, 100 by default. All others get what these cost.
+        epochs: of the sampler, as many as `atmc.sample` takes by default. All others get what these cost.
         recipe: settings of the sampler, instead of those that `atmc.sample` finds.
         methods: some of `atmc.comparison.compare.METHODS`; ATMC is always among them.
         prior: a rule of `atmc.priors`; the baselines' weight decay is the same.
