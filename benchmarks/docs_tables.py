@@ -178,6 +178,16 @@ def thermometer() -> str:
     return markdown(["T = 1", "batch", "`noise_rank`", "T along noise", "`atmc.sample` warns"], lines)
 
 
+def minibatch_ess() -> str:
+    lines = []
+    for row in sorted(_results("minibatch/ess.json"), key=lambda row: -row["ess_per_1000_passes"]):
+        ratios = " … ".join(f"{value:.2f}" for value in row["sd_ratio"][::2])
+        rates = [f"{row[key]:,.{0 if row[key] >= 100 else 1}f}" for key in ("ess_per_1000_passes", "ess_per_second")]
+        lines.append([row["method"], ratios, f"{row['sd_ratio'][1]:.2f}", *rates])
+    heads = ["logistic regression, T = 1", "sd / reference", "mean", "ESS per 1,000 passes", "ESS per second"]
+    return markdown(heads, lines)
+
+
 def minibatch_cifar10() -> str:
     rows = [row for row in _results("minibatch/cifar10.json") if row["row"] != "shipped"]
     rows.sort(key=lambda row: (row["temperature"], row["noise_rank"], row["seeds"]))
@@ -206,6 +216,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed predict": predictions,
     "law regressions": minibatch_regressions,
     "law digits": minibatch_digits,
+    "law ess": minibatch_ess,
     "law thermometer": thermometer,
     "temperature mini-batches": minibatch_cifar10,
     **OF_HMC,
