@@ -274,6 +274,7 @@ def test_data_verbs(tmp_path, monkeypatch):
     assert "Next: atmc sample digits-atmc" in got
     assert _sample_it("cifar10") == "atmc sample cifar10/atmc-settled"
     assert _sample_it("imagenet") == "atmc sample imagenet/atmc"
+    assert _sample_it("imagewoof").startswith("atmc sample imagenette/atmc --set")
     fails("data", "get", "cifar1", match="did you mean cifar10?")
     fails("data", "get", "cifar10", "--from", "nowhere", match="nowhere")
 

@@ -86,7 +86,7 @@ def data_shard(folder: Path, out: Path, *, megabytes: float, as_json: bool) -> i
 
 
 def _sample_it(name: str) -> str:
-    """A command that samples with this data set, by its own recipe or Fashion-MNIST's."""
+    """A command that samples with this data set, by its own recipe or that of a similar set."""
     from atmc.recipe.toml_files import find_recipe
 
     own = name.partition("?")[0]
@@ -96,7 +96,8 @@ def _sample_it(name: str) -> str:
         except InputError:
             continue
         return command("atmc", "sample", recipe)
-    return command("atmc", "sample", "fashion-atmc", "--set", f"data.name={name}", "--out", f"runs/{name}")
+    recipe, data = ("imagenette/atmc", f"{own}?size=160") if own == "imagewoof" else ("fashion-atmc", name)
+    return command("atmc", "sample", recipe, "--set", f"data.name={data}", "--out", f"runs/{own}")
 
 
 def _progress() -> Callable[[str, int, int | None], None]:
