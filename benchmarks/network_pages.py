@@ -26,6 +26,7 @@ SPEEDS = {
     "frn": ("wrn16", "frn"),
     "bn": ("wrn16", "bn, compiled"),
     "wrn28": ("wrn28", "gn-ws"),
+    "depth110": ("deep", "gn-ws"),
 }
 SHOWN = ("gn-ws", "evonorm-s0", "frn", "bn", "resnetpp", "wrn28", "depth110")
 NONE = "–"
