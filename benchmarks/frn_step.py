@@ -33,11 +33,22 @@ BATCH = 256
 BANDWIDTH = 4.0e3  # bytes a nanosecond that an H200 reaches in a copy, in GB/s
 PROCESSES = 12  # that compile at once
 WAYS: dict[str, dict[int, list[Any]]] = {
-    "FORWARD": {16: [4, 8, 16], 32: [4, 8, 16], 64: [4, 8]},
+    "FORWARD": {
+        16: [(8, 1), (8, 3), (8, 2), (16, 1), (16, 3), (16, 2)],
+        32: [(8, 1), (8, 3), (8, 4), (16, 3), (4, 3)],
+        64: [(8, 1), (8, 3), (8, 5), (4, 4)],
+    },
     "BACKWARD": {
-        16: [(8, 128, 256), (8, 128, 512), (8, 256, 256), (16, 128, 256), (16, 128, 512), (16, 256, 1024)],
-        32: [(8, 256, 256), (8, 128, 256), (4, 128, 128), (4, 64, 256), (16, 256, 256)],
-        64: [(8, 64, 64), (4, 64, 64)],
+        16: [
+            (8, 128, 256, 1),
+            (8, 128, 256, 3),
+            (8, 128, 512, 3),
+            (16, 128, 256, 1),
+            (16, 128, 512, 3),
+            (16, 128, 1024, 3),
+        ],
+        32: [(8, 256, 256, 1), (8, 256, 256, 3), (8, 128, 256, 4), (16, 256, 256, 3), (4, 64, 256, 3)],
+        64: [(8, 64, 64, 1), (8, 64, 64, 3), (8, 64, 64, 5), (4, 64, 64, 4)],
     },
     "WEIGHTS": {
         16: [(4, 256, 128, 3), (4, 128, 256, 3), (4, 128, 128, 3), (4, 256, 256, 2), (4, 512, 128, 2)],
@@ -81,6 +92,7 @@ def floor() -> None:
 
 def check() -> None:
     """The whole network: gradients of the kernels and of layer by layer, both against float64."""
+    compile_all({kind: {c: [way] for c, way in getattr(frn_op, kind).items()} for kind in WAYS}, True)
     torch.manual_seed(0)
     model = build("resnet-frn").cuda()
     wide = build("resnet-frn").double()

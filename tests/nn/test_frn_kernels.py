@@ -52,7 +52,7 @@ def test_the_kernels_in_triton_interpreter() -> None:
         "import runpy, sys, torch; globals().update(runpy.run_path(sys.argv[1]))\n"
         "from atmc.nn.kernels import frn_op\n"
         "check('cpu', torch.float32, 16, 1e-5)\n"
-        "frn_op.BACKWARD = {16: (8, 64, 64), 32: (8, 16, 64), 64: (8, 16, 16)}\n"
+        "frn_op.BACKWARD = {16: (8, 64, 64, 3), 32: (8, 16, 64, 3), 64: (8, 16, 16, 3)}\n"
         "frn_op.WEIGHTS = {16: (4, 64, 2, 3), 32: (4, 16, 3, 3), 64: (8, 16, 1, 3)}\n"
         "check('cpu', torch.float32, 16, 1e-5)\n"
     )

@@ -24,10 +24,10 @@ from atmc.nn.norm_functions import ACTS, norm_act_reference
 
 EPS = 1e-6
 PER_LAYER = 4  # bias of the convolution, gain, bias, threshold
-# By output channels. Forward: warps. Backward: warps; pixels a pass of the normalisation and a product of the data
-# gradient. Weight gradient: warps; pixels a product; programs for each row of taps; stages of the pipeline.
-FORWARD = {16: 8, 32: 8, 64: 8}
-BACKWARD = {16: (8, 128, 256), 32: (8, 256, 256), 64: (8, 64, 64)}
+# By output channels. Forward: warps; stages of the pipeline. Backward: warps; pixels a pass of the normalisation and a
+# product of the data gradient; stages. Weight gradient: warps; pixels a product; programs for each row of taps; stages.
+FORWARD = {16: (8, 3), 32: (8, 3), 64: (8, 3)}
+BACKWARD = {16: (8, 128, 512, 3), 32: (8, 256, 256, 3), 64: (8, 64, 64, 3)}
 WEIGHTS = {16: (4, 256, 128, 3), 32: (4, 128, 64, 3), 64: (8, 64, 44, 3)}
 own_stream = True  # for weight gradients; False for comparison
 
@@ -114,7 +114,7 @@ class _Buffers:
 
 def _warps(count: int) -> dict[str, int]:
     """So many warps, and so few registers that two programs fit on a multiprocessor: 256 images are then one wave."""
-    return {"num_warps": count, "num_stages": 1, "maxnreg": 1024 // count}
+    return {"num_warps": count, "num_stages": 1, "maxnreg": min(255, 1024 // count)}
 
 
 def _device(x: Tensor) -> Any:
@@ -166,9 +166,10 @@ def forward_layer(
     y: Tensor,
     scale: Tensor,
 ) -> None:
+    warps, stages = FORWARD[layer.outputs]
     kernels.forward_kernel[(images,)](
         x, _laid_out(weight), res, *params, conv, y, scale, EPS, **layer.constants, BLOCK_C=max(16, layer.inputs),
-        ACT=layer.act, HAS_RES=res is not None, **_warps(FORWARD[layer.outputs]),
+        ACT=layer.act, HAS_RES=res is not None, STAGES=stages, **_warps(warps),
     )  # fmt: skip
 
 
@@ -186,11 +187,11 @@ def backward_layer(
     share: Tensor,
 ) -> None:
     """tensors: the convolution's result, the shortcut, and the gradient of the layer's output."""
-    warps, passing, product = BACKWARD[layer.outputs]
+    warps, passing, product, stages = BACKWARD[layer.outputs]
     kernels.backward_kernel[(images,)](
         *tensors, _laid_out(weight), *params, scale, dc, dres, dx, add, share, images, **layer.constants,
         ACT=layer.act, HAS_RES=dres is not None, HAS_DX=dx is not None, HAS_ADD=dx is not None and add is not None,
-        BLOCK_N=min(passing, layer.pixels), BLOCK_Q=min(product, layer.pixels), **_warps(warps),
+        BLOCK_N=min(passing, layer.pixels), BLOCK_Q=min(product, layer.pixels), STAGES=stages, **_warps(warps),
     )  # fmt: skip
 
 

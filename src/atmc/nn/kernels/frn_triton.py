@@ -39,7 +39,7 @@ def _window(  # type: ignore[no-untyped-def]
 def forward_kernel(  # type: ignore[no-untyped-def]
     x, weight, res, pre_at, gain_at, bias_at, extra_at, conv, y, stats, eps,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, BLOCK_C: tl.constexpr,
-    STRIDE: tl.constexpr, TAPS: tl.constexpr, ACT: tl.constexpr, HAS_RES: tl.constexpr,
+    STRIDE: tl.constexpr, TAPS: tl.constexpr, ACT: tl.constexpr, HAS_RES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     PIXELS: tl.constexpr = H * W
     HI: tl.constexpr = H * STRIDE
@@ -52,13 +52,13 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     column = pixel % W * STRIDE
     x += image * (HI * WI * C)
     total = tl.zeros((PIXELS, O), dtype=tl.float32)
-    if C < 16:  # a row of taps at a time: a product needs 16 numbers
+    if C < 16:  # a row of taps at a time, since a product needs 16 numbers
         for down in tl.static_range(3):
             tile = _window(x, row + down - 1, column, inner, HI, WI, C, TAPS)
             at = channel[None, :] * (TAPS * C) + (down * 3 * C + inner)[:, None]
             total = tl.dot(tile, tl.load(weight + at, mask=(inner < 3 * C)[:, None], other=0.0), total)
     else:
-        for tap in tl.static_range(TAPS):
+        for tap in tl.range(0, TAPS, num_stages=STAGES):
             r = row + (tap // 3 - 1 if TAPS == 9 else 0)
             s = column + (tap % 3 - 1 if TAPS == 9 else 0)
             inside = (r >= 0) & (r < HI) & (s >= 0) & (s < WI)
@@ -81,7 +81,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     conv, res, dy, weight, pre_at, gain_at, bias_at, extra_at, stats, dc, dres, dx, add, partial, images,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
     ACT: tl.constexpr, HAS_RES: tl.constexpr, HAS_DX: tl.constexpr, HAS_ADD: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_Q: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_Q: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     PIXELS: tl.constexpr = H * W
     image = tl.program_id(0).to(tl.int64)
@@ -128,10 +128,10 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     if HAS_DX:
         tl.debug_barrier()  # the image's gradient of c is complete, for all threads of this program
         inner = tl.arange(0, C)
-        for start in range(0, PIXELS * STRIDE * STRIDE, BLOCK_Q):
+        for start in tl.range(0, PIXELS * STRIDE * STRIDE, BLOCK_Q, num_stages=1):
             target = start + tl.arange(0, BLOCK_Q)
             back = tl.zeros((BLOCK_Q, C), dtype=tl.float32)
-            for tap in tl.static_range(TAPS):
+            for tap in tl.range(0, TAPS, num_stages=STAGES):
                 r = target // (W * STRIDE) - (tap // 3 - 1 if TAPS == 9 else 0)
                 s = target % (W * STRIDE) - (tap % 3 - 1 if TAPS == 9 else 0)
                 inside = (r >= 0) & (r < H * STRIDE) & (s >= 0) & (s < W * STRIDE)
