@@ -310,6 +310,7 @@ def _(
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     x, weights, params, ctx.strides = inputs
     _, kept, stats = output
+    ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(kept, stats)
     ctx.count = len(weights)
     ctx.save_for_backward(x, kept, stats, *weights, *params)
