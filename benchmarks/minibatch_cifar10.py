@@ -61,6 +61,7 @@ ROWS = {
     "T1-rank32": Row(1.0, 32),
     "T0.05": Row(0.05),
     "T0.05-rank8": Row(0.05, 8),
+    "T0.05-slow": Row(0.05, floor=0.03),
     "T0.05-rank8-slow": Row(0.05, 8, floor=0.03),
     "T0.02": Row(0.02),
     "T0.02-rank8": Row(0.02, 8),
