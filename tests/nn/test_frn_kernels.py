@@ -50,10 +50,11 @@ def test_the_kernels_in_triton_interpreter() -> None:
     """In float32, where every difference is a mistake; an image in one pass and in several."""
     program = (
         "import runpy, sys, torch; globals().update(runpy.run_path(sys.argv[1]))\n"
-        "from atmc.nn.kernels import frn_op\n"
+        "from atmc.nn.kernels import frn_layers\n"
         "check('cpu', torch.float32, 16, 1e-5)\n"
-        "frn_op.BACKWARD = {16: (8, 64, 64, 3), 32: (8, 16, 64, 3), 64: (8, 16, 16, 3)}\n"
-        "frn_op.WEIGHTS = {16: (4, 64, 2, 3), 32: (4, 16, 3, 3), 64: (8, 16, 1, 3)}\n"
+        "frn_layers.FORWARD = {16: (8, 1, 0), 32: (8, 1, 32), 64: (8, 1, 0)}\n"
+        "frn_layers.BACKWARD = {16: (8, 64, 64, 3, 0), 32: (8, 16, 64, 3, 1), 64: (8, 16, 16, 3, 0)}\n"
+        "frn_layers.WEIGHTS = {16: (4, 64, 2, 3), 32: (4, 16, 3, 3), 64: (8, 16, 1, 3)}\n"
         "check('cpu', torch.float32, 16, 1e-5)\n"
     )
     done = subprocess.run(
@@ -128,7 +129,7 @@ def test_a_cpu_goes_layer_by_layer() -> None:
 def test_the_plan_follows_the_network() -> None:
     """Sources and shortcuts of ResNet-8: stem 0; block 1, 2; block 3 (projection), 4, 5; block 6 (projection), 7, 8."""
     pytest.importorskip("triton")
-    from atmc.nn.kernels.frn_op import plan
+    from atmc.nn.kernels.frn_layers import plan
 
     model = build("resnet-frn", depth=8)
     parts = [model.stem, *(part for block in model.blocks for part in block.parts())]
