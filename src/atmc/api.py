@@ -29,7 +29,7 @@ from atmc.api_arguments import (
     suited,
     work,
 )
-from atmc.api_likelihoods import STANDARDISED, with_likelihood
+from atmc.api_likelihoods import STANDARDISED, default_noise, with_likelihood
 from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature
 from atmc.common.atomic_files import temporary_folder
 from atmc.common.errors import InputError, RunError
@@ -62,7 +62,7 @@ from atmc.recipe.toml_files import override_words
 from atmc.recipe.validation import check_recipe
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir, labels_file
-from atmc.target.likelihoods import LocationScale, OwnLikelihood, is_law, own_likelihood
+from atmc.target.likelihoods import NO_PLACE, LocationScale, OwnLikelihood, is_law, own_likelihood
 
 if TYPE_CHECKING:
     from atmc.nn.parts import Only
@@ -195,7 +195,8 @@ def sample(
             how |= {"likelihood": likelihood, "prior": prior, "start": start, "only": only, "progress": None}
             how["time_budget"] = None if time_budget is None else time_budget / (2 * SHARE)
             length = epochs if epochs is not None else LONG // each if quick else 100
-            first = with_likelihood(TargetSection(), likelihood, train.labels).likelihood
+            usual = default_noise(model, train) if train.labels.is_floating_point() else ""
+            first = with_likelihood(TargetSection(), likelihood, train.labels, usual).likelihood
             fixed = likelihood is not None or first != "categorical"
             teller = choose_progress() if progress == "auto" else progress or Progress()
             draw = functools.partial(sample, model, **how)
@@ -549,7 +550,10 @@ def _target(
     elif guessed:
         ours = type(model).__name__ == "ResNetPP"
         section = TargetSection(prior="resnetpp" if ours else "gaussian")
-    section = with_likelihood(section, likelihood, train.labels)
+    usual = default_noise(model, train) if train.labels.is_floating_point() else ""
+    section = with_likelihood(section, likelihood, train.labels, usual)
+    if section.likelihood == "input-noise" != usual:
+        raise InputError(NO_PLACE)
     if prior is None and guessed and section.likelihood in STANDARDISED:
         section = dataclasses.replace(section, prior="gaussian-fan-in")  # outputs of the targets' size, which is 1
     return section, rule

@@ -22,6 +22,7 @@ from atmc.engine.precision import precision_for
 from atmc.engine.processes import World
 from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
+from atmc.nn.scale_output import values_first
 from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
 from atmc.samplers import Sampler, noise_friction, noise_rows
@@ -90,7 +91,7 @@ class DeviceLoop:
         if self.warming:
             plan, momentum = self.recipe.schedule, self.recipe.schedule.warm_start_momentum
             if plan.warm_start_optimizer == "adam":
-                self.optimizer = new_adam(named, self.clock.lr, momentum)
+                self.optimizer = new_adam([*values_first(self.model)], self.clock.lr, momentum)
             else:
                 self.optimizer = new_sgd(named, self.clock.lr, momentum, 0.0, False)
         else:

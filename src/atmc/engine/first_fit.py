@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from atmc.data import DeviceStore, ImageData
 from atmc.data.choose_batches import fits
+from atmc.nn.scale_output import values_first
 
 LR = 0.01
 # Steps of the copy, and of the chain's warm start at most: with hundreds of examples the best fit of all has far too
@@ -52,15 +53,18 @@ def fitted(
     own = copy.deepcopy(model).to(device)
     store: Any = DeviceStore(data, device if fits(data, device) else "cpu", torch.float32)
     potential, generator = make(own), torch.Generator().manual_seed(0)
-    optimizer = torch.optim.Adam([p for p in own.parameters() if p.requires_grad], lr=LR)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(steps):
-        index = torch.randperm(len(data), generator=generator)[:batch]
-        x, y = store.examples(index.to(store.device))
-        with torch.enable_grad():
-            loss = potential(x.to(device), y.to(device)) / len(data)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
+    values, all_of_it = [p for _, p in values_first(own)], [p for p in own.parameters() if p.requires_grad]
+    plan = [(values, steps)] if len(values) == len(all_of_it) else [(values, steps), (all_of_it, STEPS)]
+    for params, count in plan:  # as the chain does it: noise that depends on the input comes second
+        optimizer = torch.optim.Adam(params, lr=LR)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, count)
+        for _ in range(count):
+            index = torch.randperm(len(data), generator=generator)[:batch]
+            x, y = store.examples(index.to(store.device))
+            with torch.enable_grad():
+                loss = potential(x.to(device), y.to(device)) / len(data)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
     return own
