@@ -5,9 +5,8 @@
     python benchmarks/small_data.py --table                  # the table of what is there
 
 Each fit is one process with one thread and leaves one file in OUT/fits/, so that the same command goes on where it was
-stopped. The row `choice` says which of atmc and atmc-heteroscedastic is better on a fifth of the training part, by
-short pilots; the table shows the fit so chosen as atmc-chosen. Nothing is chosen on a test part:
-settings were compared with `--validation`, which scores a fifth of each training part. `small_data_sets.py` says
+stopped. Nothing is chosen on a test part: settings were compared with `--validation`, which scores a fifth of each
+training part. `small_data_sets.py` says
 where the data come from. The row `laplace` needs laplace-torch, which is no dependency of atmc.
 """
 
@@ -27,7 +26,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 import small_data_sets as sets  # noqa: E402
 
-ROWS = ("atmc", "atmc-heteroscedastic", "choice", "ensemble", "ensemble-heteroscedastic", "laplace")
+ROWS = ("atmc", "ensemble", "ensemble-heteroscedastic", "laplace")
 CLASS_ROWS = ("atmc-auto", "atmc", "ensemble")
 
 
@@ -38,11 +37,10 @@ def one(
     import torch
 
     torch.set_num_threads(1)
-    from small_data_fits import CHOICE, fit
+    from small_data_fits import fit
 
     load = sets.uci if name in sets.FOLDERS else sets.classes
-    held_out = validation or row == CHOICE
-    found = fit(name, row, load(Path(data), name, split, held_out), split, settings)
+    found = fit(name, row, load(Path(data), name, split, validation), split, settings)
     found |= {"validation": validation, "settings": settings}
     path = Path(file)
     path.parent.mkdir(parents=True, exist_ok=True)

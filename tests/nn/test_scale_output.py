@@ -12,8 +12,9 @@ import atmc
 from atmc import priors
 from atmc.api_likelihoods import default_noise
 from atmc.data import ImageData
+from atmc.engine.optimizer_state import new_adam
 from atmc.nn import ValueAndScale
-from atmc.nn.scale_output import values_first, with_scale_output
+from atmc.nn.scale_output import values_and_scales, with_scale_output
 
 
 class Squeezed(nn.Module):
@@ -89,12 +90,23 @@ def test_it_is_the_default_where_the_last_layer_gives_the_answers(net: nn.Module
     assert default_noise(net, ImageData.from_tensors(x, y)) == expected
 
 
-def test_a_warm_start_leaves_the_noise_equal_for_all_inputs() -> None:
+def test_a_warm_start_fits_the_values_first() -> None:
     net = with_scale_output(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), 1)
     assert net is not None
     net[0].requires_grad_(False)  # type: ignore[index]
-    assert [name for name, _ in values_first(net)] == ["2.weight", "2.bias", "2.log_scale"]
-    assert [name for name, _ in values_first(nn.Linear(2, 1))] == ["weight", "bias"]
+    values, late = values_and_scales(net)
+    assert [name for name, _ in values] == ["2.weight", "2.bias", "2.log_scale"]
+    assert [name for name, _ in late] == ["2.scale_weight"]
+    lr = torch.tensor(0.1)
+    adam = new_adam(values, lr, 0.9, late)
+    for p in net[2].parameters():  # type: ignore[index]
+        p.grad = torch.ones_like(p)
+    adam.step()
+    assert bool(values[0][1].any())
+    assert not late[0][1].any()
+    adam.param_groups[1]["lr"].fill_(0.1)
+    adam.step()
+    assert late[0][1].abs().min() > 0.05
 
 
 def test_noise_that_grows_with_the_input_is_found_and_kept(tmp_path: object) -> None:

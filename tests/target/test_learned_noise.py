@@ -26,7 +26,6 @@ def test_the_density_is_that_of_the_targets_themselves() -> None:
         (likelihoods.LearnedNoise(**known), normal),
         (likelihoods.Heteroscedastic(**known), normal),
         (likelihoods.StudentT(**known, df=5), student),
-        (likelihoods.InputNoise(**known, df=None), normal),
         (likelihoods.InputNoise(**known, df=5), student),
     ):
         torch.testing.assert_close(law.nll(outputs, y), want, rtol=1e-5, atol=1e-5)
