@@ -36,7 +36,7 @@ def network(inputs: int, outputs: int, hidden: int, seed: int) -> nn.Sequential:
 
 def fit(name: str, row: str, data: Split, split: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Scores of one row on one split, with the seconds that the fit took."""
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -48,11 +48,12 @@ def fit(name: str, row: str, data: Split, split: int, settings: dict[str, Any]) 
             found = _sampled(name, row, data, split, settings)
         said = sorted({str(w.message) for w in caught if issubclass(w.category, UserWarning)})
     posterior, more = found
-    seconds = time.perf_counter() - began
+    more |= {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - used}
+    more["device"] = "cuda" if torch.cuda.is_available() and row.startswith("atmc") else "cpu"
     scores = posterior if isinstance(posterior, dict) else posterior.evaluate(data.test_x, data.test_y)["predictive"]
     if name not in HIDDEN:
         more["guess"] = math.log(int(data.y.max()) + 1)
-    return {"set": name, "row": row, "split": split, "seconds": seconds, **scores, **more, "warnings": said}
+    return {"set": name, "row": row, "split": split, **scores, **more, "warnings": said}
 
 
 def _sampled(name: str, row: str, data: Split, split: int, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
