@@ -106,13 +106,13 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     channel = tl.arange(0, O)
     x += image * (PIXELS * STRIDE * STRIDE * C)
     base = image * (PIXELS * O)
-    pre = tl.load(pre_at + channel)[None, :]
-    gain = tl.load(gain_at + channel)
-    bias = tl.load(bias_at + channel)
-    extra = tl.load(extra_at + channel)
     if PAIRS:
         square = _convolve_pairs(x, weight, conv + base, pre_at, H, W, C, O, BLOCK_P, STAGES)
         scale = 1.0 / tl.sqrt_rn(square / PIXELS + eps)
+        pre = tl.load(pre_at + channel)[None, :]
+        gain = tl.load(gain_at + channel)
+        bias = tl.load(bias_at + channel)
+        extra = tl.load(extra_at + channel)
         tl.debug_barrier()  # the image's c is complete, for all threads of this program
         for start in tl.range(0, PIXELS, BLOCK_P, num_stages=1):
             at = base + (start + tl.arange(0, BLOCK_P))[:, None] * O + channel[None, :]
@@ -124,8 +124,11 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         at = base + tl.arange(0, PIXELS)[:, None] * O + channel[None, :]
         rounded = total.to(conv.dtype.element_ty)  # the backward pass must see the same numbers
         tl.store(conv + at, rounded)
-        value = rounded.to(tl.float32) + pre
+        value = rounded.to(tl.float32) + tl.load(pre_at + channel)[None, :]
         scale = 1.0 / tl.sqrt_rn(tl.sum(value * value, 0) / PIXELS + eps)
+        gain = tl.load(gain_at + channel)
+        bias = tl.load(bias_at + channel)
+        extra = tl.load(extra_at + channel)
         _finish(value, 0.0, scale[None, :], gain, bias, extra, res, y, y, at, at,
                 2, ACT, False, HAS_RES, True, False)  # fmt: skip
     tl.store(stats + image * O + channel, scale)
@@ -191,11 +194,21 @@ def _data_gradient_of_pairs(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _sum(tile, NOW: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sums of a tile's columns, or the tile itself, to be summed later."""
+    if NOW:
+        return tl.sum(tile, 0)
+    else:
+        return tile
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def backward_kernel(  # type: ignore[no-untyped-def]
     conv, res, dy, weight, pre_at, gain_at, bias_at, extra_at, stats, dc, dres, dx, add, partial, images,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
     ACT: tl.constexpr, HAS_RES: tl.constexpr, HAS_DX: tl.constexpr, HAS_ADD: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_Q: tl.constexpr, PAIRS: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_Q: tl.constexpr, PAIRS: tl.constexpr, LATE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     PIXELS: tl.constexpr = H * W
     image = tl.program_id(0).to(tl.int64)
@@ -209,28 +222,39 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     value = tl.load(conv + at).to(tl.float32) + pre
     slope, unit, after = _slopes(value, dy, res, dres, 0.0, rstd, gain, bias, extra, at, at,
                                  2, ACT, HAS_RES, True, False, True)  # fmt: skip
-    scaled = tl.sum(slope * unit, 0)
-    plain = tl.sum(slope, 0)
-    third = tl.sum(after - slope, 0)
+    scaled = _sum(slope * unit, not LATE)
+    plain = _sum(slope, not LATE)
+    third = _sum(after - slope, not LATE)
+    length = unit
     if BLOCK_N < PIXELS:  # too much for registers: a second reading, from the cache
         for start in range(BLOCK_N, PIXELS, BLOCK_N):
             there = at + start * O
             more = tl.load(conv + there).to(tl.float32) + pre
             slopes, units, afters = _slopes(more, dy, res, dres, 0.0, rstd, gain, bias, extra, there, there,
                                             2, ACT, HAS_RES, True, False, True)  # fmt: skip
-            scaled += tl.sum(slopes * units, 0)
-            plain += tl.sum(slopes, 0)
-            third += tl.sum(afters - slopes, 0)
+            scaled += _sum(slopes * units, not LATE)
+            plain += _sum(slopes, not LATE)
+            third += _sum(afters - slopes, not LATE)
+            if LATE:
+                length += units
+    scaled = _sum(scaled, LATE)
+    plain = _sum(plain, LATE)
+    third = _sum(third, LATE)
     second = gain * scaled / PIXELS
     if BLOCK_N < PIXELS:
-        total = tl.zeros((O,), dtype=tl.float32)
+        if LATE:  # the sum of what `_into` writes
+            total = tl.sum(rstd, 0) * (gain * plain - second * tl.sum(length, 0))
+        else:
+            total = tl.zeros((O,), dtype=tl.float32)
         for start in range(0, PIXELS, BLOCK_N):
             there = at + start * O
             more = tl.load(conv + there).to(tl.float32) + pre
             slopes, units, afters = _slopes(more, dy, res, dres, 0.0, rstd, gain, bias, extra, there, there,
                                             2, ACT, HAS_RES, True, False, False)  # fmt: skip
-            total += _into(more, slopes, units, 0.0, rstd, gain, extra, 0.0, second, dc, dc, there, there,
-                           2, False, False, True)  # fmt: skip
+            found = _into(more, slopes, units, 0.0, rstd, gain, extra, 0.0, second, dc, dc, there, there,
+                          2, False, False, not LATE)  # fmt: skip
+            if not LATE:
+                total += found
     else:
         total = _into(value, slope, unit, 0.0, rstd, gain, extra, 0.0, second, dc, dc, at, at,
                       2, False, False, True)  # fmt: skip
