@@ -15,6 +15,7 @@ from typing import Any
 from cifar10_pages import scores_table
 from hmc_pages import BLOCKS as OF_HMC
 from network_pages import BLOCKS as OF_NETWORKS
+from network_speed_pages import BLOCKS as OF_SPEED
 from pages import ROOT, fill, fill_pages, markdown, pages
 
 NETWORKS = {"resnetpp-56x32": "ResNet++-56×32", "resnet-50": "ResNet-50"}
@@ -244,6 +245,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "temperature mini-batches": minibatch_cifar10,
     **OF_HMC,
     **OF_NETWORKS,
+    **OF_SPEED,
 }
 
 

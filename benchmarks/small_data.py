@@ -4,11 +4,10 @@
                                     [--splits 3] [--out results/small_data]
     python benchmarks/small_data.py --table                  # the table of what is there
 
-Each fit is one process with one thread and leaves one file in OUT/fits/, so that the same command goes on where it was
-stopped. The row `choice` says which of atmc and atmc-heteroscedastic is better on a fifth of the training part, by
-short pilots; the table shows the fit so chosen as atmc-chosen. Nothing is chosen on a test part:
-settings were compared with `--validation`, which scores a fifth of each training part. `small_data_sets.py` says
-where the data come from. The row `laplace` needs laplace-torch, which is no dependency of atmc.
+Each fit has one thread and leaves one file in OUT/fits/, so that the same command goes on where it was stopped, and
+several commands, as one on CUDA and one with CUDA_VISIBLE_DEVICES= beside it, share the work. Nothing is chosen on a
+test part: settings were compared with `--validation`, which scores a fifth of each training part. `small_data_sets.py`
+says where the data come from. The row `laplace` needs laplace-torch, which is no dependency of atmc.
 """
 
 from __future__ import annotations
@@ -27,28 +26,44 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 import small_data_sets as sets  # noqa: E402
 
-ROWS = ("atmc", "atmc-heteroscedastic", "choice", "ensemble", "ensemble-heteroscedastic", "laplace")
+ROWS = ("atmc", "ensemble", "ensemble-heteroscedastic", "laplace")
 CLASS_ROWS = ("atmc-auto", "atmc", "ensemble")
+STALE = 900.0  # seconds
+FITS = 5  # of a process, before a new one: torch.compile gives up on a function that it has compiled 8 times
 
 
 def one(
     name: str, row: str, split: int, data: str, validation: bool, settings: dict[str, Any], file: str
-) -> dict[str, Any]:
-    """Make one fit and keep what it found."""
+) -> dict[str, Any] | None:
+    """Make one fit and keep what it found; None where another process has it."""
     import torch
 
-    torch.set_num_threads(1)
-    from small_data_fits import CHOICE, fit
-
-    load = sets.uci if name in sets.FOLDERS else sets.classes
-    held_out = validation or row == CHOICE
-    found = fit(name, row, load(Path(data), name, split, held_out), split, settings)
-    found |= {"validation": validation, "settings": settings}
     path = Path(file)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() or not _claimed(path.with_suffix(".claim")):
+        return None
+
+    torch.set_num_threads(1)
+    from small_data_fits import fit
+
+    load = sets.uci if name in sets.FOLDERS else sets.classes
+    found = fit(name, row, load(Path(data), name, split, validation), split, settings)
+    found |= {"validation": validation, "settings": settings}
     path.with_suffix(".tmp").write_text(json.dumps(found) + "\n")
     path.with_suffix(".tmp").replace(path)
+    path.with_suffix(".claim").unlink(missing_ok=True)
     return found
+
+
+def _claimed(claim: Path) -> bool:
+    """Whether this process is the one to make a fit. A claim that is STALE is that of a process which was stopped."""
+    if claim.exists() and time.time() - claim.stat().st_mtime > STALE:
+        claim.unlink(missing_ok=True)
+    try:
+        claim.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def main() -> None:
@@ -62,6 +77,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "small_data")
     parser.add_argument("--validation", action="store_true", help="score a fifth of the training part")
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON, for comparisons on --validation")
+    parser.add_argument("--reverse", action="store_true", help="the last splits first")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--time-budget", type=float, default=float("inf"), help="seconds; no fit begins after it")
     asked = parser.parse_args()
@@ -73,7 +89,7 @@ def main() -> None:
 
 
 def work(asked: argparse.Namespace) -> None:
-    """All fits that are not there yet, set by set in the order that was asked for."""
+    """All fits that are not there yet: split by split, and each in the order of sets and rows that was asked for."""
     began = time.monotonic()
     names = asked.sets or [*(sets.FOLDERS if asked.uci else ()), *(sets.CLASS_SPLITS if asked.classes else ())]
     tasks = []
@@ -87,10 +103,11 @@ def work(asked: argparse.Namespace) -> None:
                 file = asked.out / "fits" / name / f"{row}-{split}.json"
                 if not file.exists():
                     tasks.append((name, row, split, str(data), asked.validation, asked.settings, str(file)))
+    tasks.sort(key=lambda task: -task[2] if asked.reverse else task[2])
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"
     done = 0
-    with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn"), max_tasks_per_child=FITS) as pool:
         waiting = iter(tasks)
         running = {}
         for task in waiting:
@@ -112,6 +129,8 @@ def _take(running: dict[Any, Any]) -> int:
         found = future.result()
     except Exception as error:
         print(f"{name} {row} {split} failed: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+        return 0
+    if found is None:
         return 0
     shown = "  ".join(f"{key} {found[key]:.3f}" for key in ("rmse", "accuracy", "nll", "coverage90") if key in found)
     print(f"{name} {row} {split}: {shown}  {found['seconds']:.0f} s", flush=True)

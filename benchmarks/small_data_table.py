@@ -48,7 +48,6 @@ def write(out: Path) -> None:
         one = json.loads(file.read_text())
         if not one["validation"] or out.name != "small_data":  # results/ holds test parts only
             found.setdefault((one["set"], one["row"]), []).append(one)
-    _add_chosen(found)
     if not found:
         print(f"no fits in {out / 'fits'}")
         return
@@ -62,16 +61,6 @@ def write(out: Path) -> None:
     print(text)
 
 
-def _add_chosen(found: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
-    """The row `atmc-chosen`: on each split the fit that the pilots of `choice` chose, with their seconds."""
-    for name, row in [key for key in found if key[1] == "choice"]:
-        for one in found.pop((name, row)):
-            fits = found.get((name, one["choice"]), [])
-            for fit in (fit for fit in fits if fit["split"] == one["split"]):
-                more = {"row": "atmc-chosen", "choice": one["choice"], "seconds": fit["seconds"] + one["seconds"]}
-                found.setdefault((name, "atmc-chosen"), []).append(fit | more)
-
-
 def _row(name: str, row: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {"set": name, "row": row, "splits": [fit["split"] for fit in fits]}
     for key in ("epochs", "batch", "samples", "settings"):
@@ -82,8 +71,6 @@ def _row(name: str, row: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
             made[score] = [round(fit[score], 4) for fit in fits]
     if "guess" in fits[0]:
         made["guess"] = [round(fit["guess"], 4) for fit in fits]
-    if "choice" in fits[0]:
-        made["choice"] = [fit["choice"] for fit in fits]
     if "pilots" in fits[0]:
         chosen = [fit["pilots"][0] for fit in fits]
         made["chosen"] = [[pilot["likelihood"], pilot["temperature"]] for pilot in chosen]
@@ -128,8 +115,8 @@ def _regression(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-SHOWN = {"atmc": "default", "atmc-heteroscedastic": "heteroscedastic", "ensemble": "5 networks"}
-SHOWN |= {"ensemble-heteroscedastic": "5 networks, heteroscedastic"}
+SHOWN = {"atmc": "`atmc.sample`", "ensemble": "5 networks", "ensemble-heteroscedastic": "5 networks, σ(x)"}
+SHOWN |= {"laplace": "laplace-torch"}
 
 
 def page(rows: list[dict[str, Any]]) -> str:

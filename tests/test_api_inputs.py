@@ -145,9 +145,10 @@ def test_an_augmentation_of_ones_own_is_drawn_anew_and_said(tmp_path: Path) -> N
     assert not torch.equal(x, again)
     for feed in feeds:
         feed.close()
+    model = net()  # which seeds torch's generator: before it is looked at
     state = random.getstate(), torch.get_rng_state()
     with pytest.warns(UserWarning, match=r"transform draws at random: .* departs from Bayes' rule"):
-        posterior = sample(net(), Items(jitter), out=tmp_path / "run", **MORE)
+        posterior = sample(model, Items(jitter), out=tmp_path / "run", **MORE)
     assert (random.getstate(), True) == (state[0], torch.equal(torch.get_rng_state(), state[1]))
     run = RunDir.open(tmp_path / "run")
     assert run.recipe.data.augment == "own"

@@ -66,7 +66,7 @@ def test_a_regression_keeps_its_likelihood() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     y = 5 * x[:, 0] + torch.randn(60)
     posterior = atmc.sample(model, (x, y), epochs=60, batch_size=60, temperature="auto", progress=None)
-    assert {row["likelihood"] for row in posterior.pilots} == {"learned-noise"}
+    assert {row["likelihood"] for row in posterior.pilots} == {"input-noise"}
     given = atmc.likelihoods.Gaussian(1.0)
     posterior = atmc.sample(
         model, (x, y[:, None]), likelihood=given, epochs=60, batch_size=60, temperature="auto", progress=None

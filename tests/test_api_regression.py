@@ -50,7 +50,8 @@ def test_the_sampled_noise_has_its_posterior_law() -> None:
     """A linear network, whose noise has a posterior that a grid gives; full batches, so that nothing heats it."""
     x, y = line(30)
     mean, deviation = exact_log_scale(x, y)
-    posterior = atmc.sample(nn.Linear(2, 1), (x, y), epochs=6000, batch_size=30, chains=2, **QUIET)
+    how = {"likelihood": "learned-noise", "batch_size": 30, "chains": 2, **QUIET}
+    posterior = atmc.sample(nn.Linear(2, 1), (x, y), epochs=6000, **how)
     drawn = np.array([float(posterior.state(k)["log_scale"]) for k in range(len(posterior))])
     assert len(drawn) > 40
     # Neighbouring samples are hardly correlated here; a quarter of them is a cautious count.
@@ -82,7 +83,7 @@ def test_a_run_keeps_it_and_goes_on_and_a_saved_one_needs_no_network(tmp_path: P
     longer = atmc.sample(net(), (x, y), **(how | {"epochs": 44}))
     assert len(longer) >= len(first)
     recipe = RunDir.open(tmp_path / "run").recipe
-    assert recipe.target.likelihood == "learned-noise"
+    assert recipe.target.likelihood == "input-noise"
     assert recipe.target.prior == "gaussian-fan-in"
     assert recipe.schedule.warm_start_optimizer == "adam"
     opened = atmc.Posterior.from_run(tmp_path / "run", net())

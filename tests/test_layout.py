@@ -34,7 +34,7 @@ MAY_IMPORT = {
         "api_pilots",
     },
     "api_pilots": {"data", "engine", "posterior", "target"},
-    "api_likelihoods": {"recipe", "target"},
+    "api_likelihoods": {"data", "engine", "nn", "recipe", "target"},
     "api_arguments": {"data", "nn", "engine"},
     "comparison": {
         "data",

@@ -5,9 +5,12 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atmc.common.errors import InputError
+from atmc.data import ImageData
+from atmc.engine.run_data import first_outputs
+from atmc.nn.scale_output import ValueAndScale, with_scale_output
 from atmc.recipe.settings import TargetSection
 from atmc.target.likelihoods import LIKELIHOODS, Likelihood, LocationScale, OwnLikelihood, build
 
@@ -15,11 +18,33 @@ STANDARDISED = tuple(name for name, kind in LIKELIHOODS.items() if issubclass(ki
 DIGITS = 7  # of center and spread: enough, and the same on every machine
 
 
-def with_likelihood(section: TargetSection, given: Any, labels: Tensor) -> TargetSection:
+def default_noise(model: nn.Module, train: ImageData) -> str:
+    """The likelihood of a regression that nobody names: with noise that depends on the input where that has a place.
+
+    That is so where the network ends in a linear layer whose outputs are the network's own.
+    """
+    numbers = max(1, math.prod(train.labels.shape[1:]))
+    wide = with_scale_output(model, numbers)
+    if wide is None:
+        return "learned-noise"
+    for module in wide.modules():
+        if isinstance(module, ValueAndScale):
+            nn.init.constant_(module.log_scale, -1.0)  # what comes after the layer, as a ReLU, would change it
+    try:
+        plain, outputs = first_outputs(model, train)[0], first_outputs(wide, train)[0]
+    except InputError:
+        return "learned-noise"
+    if outputs.shape != (len(plain), 2 * numbers) or plain.numel() != len(plain) * numbers:
+        return "learned-noise"
+    wanted = torch.cat([plain.reshape(len(plain), numbers), torch.full((len(plain), numbers), -1.0)], dim=1)
+    return "input-noise" if torch.allclose(outputs, wanted, rtol=1e-3, atol=1e-5) else "learned-noise"
+
+
+def with_likelihood(section: TargetSection, given: Any, labels: Tensor, usual: str = "learned-noise") -> TargetSection:
     """The target's section with the likelihood that was `given`, or with the one for such `labels`.
 
-    Whole numbers are classes; other labels a regression with unknown noise. Its targets are standardised by the
-    likelihood itself, by their mean and standard deviation, unless it says otherwise.
+    Whole numbers are classes; other labels a regression with unknown noise, the `usual` one. Its targets are
+    standardised by the likelihood itself, by their mean and standard deviation, unless it says otherwise.
     """
     if isinstance(given, OwnLikelihood):
         about = {"task": given.task, "name": given.name}
@@ -29,7 +54,7 @@ def with_likelihood(section: TargetSection, given: Any, labels: Tensor) -> Targe
     if given is None:
         if not (labels.is_floating_point() and section.likelihood == "categorical"):
             return section
-        given = build("learned-noise")
+        given = build(usual)
     name = next((name for name, kind in LIKELIHOODS.items() if type(given) is kind), None)
     if name is None:
         kind = given.__name__ if isinstance(given, type) else type(given).__name__

@@ -84,6 +84,7 @@ def regression(law: likelihoods.RegressionLikelihood, outputs: int) -> Posterior
         (likelihoods.LearnedNoise(center=[5.0, -3.0], spread=[2.0, 0.1]), 2),
         (likelihoods.Heteroscedastic(center=5.0, spread=2.0), 2),
         (likelihoods.StudentT(center=5.0, spread=2.0, df=5), 1),
+        (likelihoods.InputNoise(center=5.0, spread=2.0, df=5), 1),
     ],
 )
 def test_a_regression_has_mean_and_both_variances(

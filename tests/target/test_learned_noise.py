@@ -26,6 +26,7 @@ def test_the_density_is_that_of_the_targets_themselves() -> None:
         (likelihoods.LearnedNoise(**known), normal),
         (likelihoods.Heteroscedastic(**known), normal),
         (likelihoods.StudentT(**known, df=5), student),
+        (likelihoods.InputNoise(**known, df=5), student),
     ):
         torch.testing.assert_close(law.nll(outputs, y), want, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(law.predict(outputs), mean, rtol=1e-6, atol=1e-6)

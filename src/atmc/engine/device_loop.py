@@ -22,6 +22,7 @@ from atmc.engine.precision import precision_for
 from atmc.engine.processes import World
 from atmc.engine.schedule import Schedule
 from atmc.engine.step import Feed, Step
+from atmc.nn.scale_output import values_and_scales
 from atmc.recipe.build import build_likelihood, build_prior, chain_seed
 from atmc.recipe.settings import Recipe
 from atmc.samplers import Sampler, noise_friction, noise_rows
@@ -83,6 +84,11 @@ class DeviceLoop:
         self.synchronize()  # all that was made so far was made on another stream
         self.on_stream(lambda: self.feed.start(step))
 
+    def _late_lr(self, optimizer: Any, *_: Any) -> None:
+        """The step size of what comes late in the warm start: none in its first half."""
+        now = self.clock.step >= self.schedule.warm_steps // 2
+        optimizer.param_groups[1]["lr"].copy_(self.clock.lr * now)
+
     def begin_phase(self) -> None:
         """Make the optimizer and the step for where the chain is: SGD in the warm start, then the recipe's own."""
         named: list[tuple[str, Tensor]] = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
@@ -90,7 +96,10 @@ class DeviceLoop:
         if self.warming:
             plan, momentum = self.recipe.schedule, self.recipe.schedule.warm_start_momentum
             if plan.warm_start_optimizer == "adam":
-                self.optimizer = new_adam(named, self.clock.lr, momentum)
+                values, late = values_and_scales(self.model)
+                self.optimizer = new_adam(values, self.clock.lr, momentum, late)
+                if late:
+                    self.optimizer.register_step_pre_hook(self._late_lr)
             else:
                 self.optimizer = new_sgd(named, self.clock.lr, momentum, 0.0, False)
         else:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from atmc.data import DeviceStore, ImageData
 from atmc.data.choose_batches import fits
+from atmc.nn.scale_output import values_and_scales
 
 LR = 0.01
 # Steps of the copy, and of the chain's warm start at most: with hundreds of examples the best fit of all has far too
@@ -30,14 +31,16 @@ FASTER = 3.0
 
 
 def steps_of(model: nn.Module, num_data: int) -> int:
-    """Steps of the fit."""
-    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return LONG if num_data >= MANY * size else STEPS
+    """Steps of the fit; twice as many where its second half adds noise that depends on the input."""
+    values, late = values_and_scales(model)
+    size = sum(p.numel() for _, p in [*values, *late])
+    return (LONG if num_data >= MANY * size else STEPS) * (2 if late else 1)
 
 
-def warm_epochs(epochs: int, steps: int, whole: bool) -> int:
-    """Epochs of Adam before a chain of `epochs`; with the `whole` data in a batch as many as there are steps."""
-    return min(steps, epochs) if whole else min(STEPS, math.ceil(epochs / 10))
+def warm_epochs(epochs: int, steps: int, steps_an_epoch: int) -> int:
+    """Epochs of Adam before a chain of `epochs`: enough for `steps`; with mini-batches a tenth to a half of them."""
+    needed = math.ceil(steps / steps_an_epoch)
+    return min(needed, epochs) if steps_an_epoch == 1 else min(STEPS, max(needed, epochs // 10), math.ceil(epochs / 2))
 
 
 def fitted(
@@ -52,9 +55,13 @@ def fitted(
     own = copy.deepcopy(model).to(device)
     store: Any = DeviceStore(data, device if fits(data, device) else "cpu", torch.float32)
     potential, generator = make(own), torch.Generator().manual_seed(0)
-    optimizer = torch.optim.Adam([p for p in own.parameters() if p.requires_grad], lr=LR)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(steps):
+    values, late = ([p for _, p in named] for named in values_and_scales(own))
+    groups = [{"params": params} for params in (values, late) if params]
+    optimizer = torch.optim.Adam(groups, lr=LR)
+    for step in range(steps):
+        for number, group in enumerate(optimizer.param_groups):  # as the chain does it: noise of the input comes late
+            waits = number == 1 and step < steps // 2
+            group["lr"] = 0.0 if waits else 0.5 * LR * (1 + math.cos(math.pi * step / steps))
         index = torch.randperm(len(data), generator=generator)[:batch]
         x, y = store.examples(index.to(store.device))
         with torch.enable_grad():
@@ -62,5 +69,4 @@ def fitted(
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        schedule.step()
     return own

@@ -1,5 +1,6 @@
 """Saving and restoring an optimizer in place, so that a captured graph keeps reading and writing the same memory."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,10 +54,18 @@ def new_sgd(
     return optimizer
 
 
-def new_adam(named: list[tuple[str, Tensor]], lr: Tensor, momentum: float) -> torch.optim.Adam:
-    """torch's Adam, fused, with the step size as a device tensor and its moments made at once, as `new_sgd`."""
-    optimizer = torch.optim.Adam(named, lr=lr, betas=(momentum, 0.999), fused=True, capturable=lr.is_cuda)
-    for _, p in named:
+def new_adam(
+    named: list[tuple[str, Tensor]], lr: Tensor, momentum: float, late: Sequence[tuple[str, Tensor]] = ()
+) -> torch.optim.Adam:
+    """torch's Adam, fused, with the step size as a device tensor and its moments made at once, as `new_sgd`.
+
+    Parameters that come `late` are a second group, with a step size of its own that is 0 at first.
+    """
+    groups: list[dict[str, Any]] = [{"params": named}]
+    if late:
+        groups.append({"params": [*late], "lr": torch.zeros_like(lr)})
+    optimizer = torch.optim.Adam(groups, lr=lr, betas=(momentum, 0.999), fused=True, capturable=lr.is_cuda)
+    for _, p in [*named, *late]:
         first = {"step": torch.zeros((), dtype=torch.float32, device=p.device)}
         optimizer.state[p] = first | {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
     return optimizer

@@ -11,6 +11,7 @@ from atmc.nn.registry import build
 from atmc.nn.resnet import ResNet, resnet
 from atmc.nn.resnet_frn import ResNetFRN, resnet_frn
 from atmc.nn.resnetpp import ResNetPP, resnetpp
+from atmc.nn.scale_output import ValueAndScale
 from atmc.nn.standardisation import WSConv2d
 from atmc.nn.weightnorm import WNConv2d, WNLinear
 from atmc.nn.wide_resnet import ResNetV2, WideResNet, wide_resnet
@@ -28,6 +29,7 @@ __all__ = [
     "ResNetFRN",
     "ResNetPP",
     "ResNetV2",
+    "ValueAndScale",
     "WNConv2d",
     "WNLinear",
     "WSConv2d",

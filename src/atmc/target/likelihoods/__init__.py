@@ -7,17 +7,26 @@ from typing import Any
 from atmc.common.errors import InputError
 from atmc.common.suggest import did_you_mean
 from atmc.target.likelihoods.dirichlet import DirClip, NoisyDirichlet
-from atmc.target.likelihoods.learned_noise import Heteroscedastic, LearnedNoise, LocationScale, StudentT
+from atmc.target.likelihoods.learned_noise import (
+    NO_PLACE,
+    Heteroscedastic,
+    InputNoise,
+    LearnedNoise,
+    LocationScale,
+    StudentT,
+)
 from atmc.target.likelihoods.likelihood import Likelihood, RegressionLikelihood
 from atmc.target.likelihoods.own import OwnLikelihood, is_law, own_likelihood
 from atmc.target.likelihoods.standard import Categorical, Gaussian
 
 __all__ = [
     "LIKELIHOODS",
+    "NO_PLACE",
     "Categorical",
     "DirClip",
     "Gaussian",
     "Heteroscedastic",
+    "InputNoise",
     "LearnedNoise",
     "Likelihood",
     "LocationScale",
@@ -36,6 +45,7 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {
     "gaussian": Gaussian,
     "noisy-dirichlet": NoisyDirichlet,
     "dirclip": DirClip,
+    "input-noise": InputNoise,
     "learned-noise": LearnedNoise,
     "heteroscedastic": Heteroscedastic,
     "student-t": StudentT,

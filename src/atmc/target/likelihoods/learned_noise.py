@@ -21,9 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from atmc.common.errors import InputError
+from atmc.nn.scale_output import with_scale_output
 from atmc.nn.with_noise import WithNoise
 from atmc.target.likelihoods.likelihood import RegressionLikelihood, wide
 
+NO_PLACE = (
+    "the network does not end in a linear layer with one output for each number of a target, so noise that depends on "
+    'the input has no place: pass likelihood="learned-noise"'
+)
 MOST = 12.0  # of |s|: e^12 standard deviations of the targets; a network's outputs far from its data may be anything
 
 
@@ -107,7 +112,7 @@ class LocationScale(RegressionLikelihood):
 class LearnedNoise(LocationScale):
     """Gaussian noise of one unknown standard deviation, sampled with the weights (`atmc.nn.WithNoise`).
 
-    The default of a regression. The network has D outputs, one for each number of a target.
+    The network has D outputs, one for each number of a target.
     """
 
 
@@ -132,9 +137,7 @@ class StudentT(LocationScale):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "df", float(self.df))
-        if not 2 < self.df < math.inf:
-            raise InputError(f"df of StudentT must be above 2, where its variance is finite, not {self.df!r}")
+        object.__setattr__(self, "df", _degrees(self.df, type(self).__name__))
 
     @property
     def per_input(self) -> bool:
@@ -144,7 +147,34 @@ class StudentT(LocationScale):
         return self.df
 
     def _energy(self, z: Tensor) -> Tensor:
-        return 0.5 * (self.df + 1) * torch.log1p(z.square() / self.df) + log_normaliser(self.df)
+        return student_energy(z, self.df)
+
+
+@dataclass(frozen=True)
+class InputNoise(StudentT):
+    """Student's t noise whose scale depends on the input and is learned with the weights.
+
+    The default of a regression. The network has D outputs; its last linear layer gets D more, `atmc.nn.ValueAndScale`.
+    Heavy tails make it safe: with Gaussian noise a target far from its value costs z²/2 nats, and log σ goes on falling
+    outside of the data, so that single targets cost a hundred (wine, validation). `df=30` is nearly Gaussian.
+    """
+
+    def network(self, model: nn.Module) -> nn.Module:
+        found = with_scale_output(model, _width(self.center) or 1)
+        if found is None:
+            raise InputError(NO_PLACE)
+        return found
+
+
+def _degrees(df: float, kind: str) -> float:
+    if not 2 < float(df) < math.inf:
+        raise InputError(f"df of {kind} must be above 2, where its variance is finite, not {df!r}")
+    return float(df)
+
+
+def student_energy(z: Tensor, df: float) -> Tensor:
+    """−log of the density of Student's t with scale 1."""
+    return 0.5 * (df + 1) * torch.log1p(z.square() / df) + log_normaliser(df)
 
 
 def log_normaliser(df: float) -> float:
