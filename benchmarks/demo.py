@@ -5,8 +5,8 @@
 
 200 of scikit-learn's digits are labelled, the other 1,597 are the test set, and images that are no digits are the OOD
 inputs. The rows are the demo's two recipes, a deep ensemble of five networks trained by SGD, and SGD with the weight
-decay that is usual for larger training sets. Settings of the first three were chosen by `--choose` alone: five-fold
-cross-validation over the 200 training images. Neither test images nor OOD inputs had a part in it.
+decay that is usual for larger training sets. Settings were judged by `--choose`: five-fold cross-validation over the
+200 training images. For SGD nothing else had a part in it; recipes/digits-demo.toml says what was seen for ATMC.
 
 Writes results/demo/table.json and prints the table.
 """
