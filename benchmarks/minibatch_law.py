@@ -1,6 +1,7 @@
 """The law under real mini-batches, with and without friction along the gradient noise, against known answers.
 
     python benchmarks/minibatch_law.py --out results/minibatch [--jobs 2] [--chains 8] [--steps 40000]
+        [--only logistic]
 
 Three posteriors. *logistic*: breast cancer, 31 weights, against NUTS (`nuts_reference.py`). *linear*: 50 inputs with a
 condition number of 1,000, exact. *digits*: an MLP 64–50–10 on 600 images, against full batches of the same sampler;
@@ -206,7 +207,7 @@ def digits_row(batch: int, rate: float, rank: int, found: list[dict[str, Any]]) 
 REGRESSIONS = [
     *(("logistic", "ATMC", rank, 1.0) for rank in (0, 16)),
     ("logistic", "SGHMC", 16, 1.0),
-    ("logistic", "ATMC", 0, 0.25),
+    *(("logistic", "ATMC", 0, scale) for scale in (0.5, 0.25)),
     *(("linear", "ATMC", rank, 1.0) for rank in (0, 16, 50)),
 ]
 NETWORKS = [(600, 0.2, 0), (20, 0.05, 0), (20, 0.05, 16), (20, 0.0125, 0), (20, 0.0125, 16), (100, 0.05, 16)]
@@ -233,21 +234,29 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--chains", type=int, default=8)
     parser.add_argument("--steps", type=int, default=40_000)
+    names = [*PROBLEMS, "digits"]
+    parser.add_argument("--only", nargs="*", choices=names, default=names, help="make these again, keep the others")
     options = parser.parse_args()
-    rows, seeds = [], range(options.chains)
+    table, seeds = options.out / "law.json", range(options.chains)
+    kept = json.loads(table.read_text()) if table.exists() and set(options.only) != set(names) else []
+    rows = [row for row in kept if row["problem"] not in options.only]
     with ProcessPoolExecutor(options.jobs) as pool:
         waiting: list[tuple[Any, tuple[Any, ...], list[Any]]] = [
-            (digits_row, case, [pool.submit(digits, *case, options.steps, seed) for seed in seeds]) for case in NETWORKS
+            (digits_row, case, [pool.submit(digits, *case, options.steps, seed) for seed in seeds])
+            for case in NETWORKS
+            if "digits" in options.only
         ]
         waiting += [
             (regression_row, case, [pool.submit(moments, *case, options.steps, seed) for seed in seeds])
             for case in REGRESSIONS
+            if case[0] in options.only
         ]
         for make, case, futures in waiting:
-            rows.append(make(*case, [future.result() for future in futures]))
+            rows.append(make(*case, [future.result() for future in futures]) | {"steps": options.steps})
             show(rows[-1])
+            rows.sort(key=lambda row: ["digits", *PROBLEMS].index(row["problem"]))
             options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / "law.json").write_text(json.dumps(rows, indent=1) + "\n")
+            table.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
