@@ -148,8 +148,9 @@ def sample(
         prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks, and
             Normal(0, 1/fan-in) for regressions whose targets are standardised.
         likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
-            Other labels are a regression with unknown noise ("learned-noise"), whose targets are standardised inside;
-            "heteroscedastic" (two outputs for each target) and "student-t" are others. Or any object of your own with
+            Other labels are a regression with unknown noise, whose targets are standardised inside: "input-noise",
+            Student's t with a scale that depends on the input; "learned-noise", one σ, where no linear layer ends the
+            network; "heteroscedastic" (two outputs a target) and "student-t" are others. Or any object of yours with
             `nll(outputs, y)` and, for predictions, `predict(outputs)` (`atmc.target.likelihoods.own`).
         temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (for
             classes also likelihoods) in short pilots that together cost less than the run, prints one table, and goes
