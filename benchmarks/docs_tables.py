@@ -15,6 +15,7 @@ from typing import Any
 from cifar10_pages import scores_table
 from hmc_pages import BLOCKS as OF_HMC
 from network_pages import BLOCKS as OF_NETWORKS
+from network_speed_pages import BLOCKS as OF_SPEED
 from pages import ROOT, fill, fill_pages, markdown, pages
 
 NETWORKS = {"resnetpp-56x32": "ResNet++-56×32", "resnet-50": "ResNet-50"}
@@ -190,7 +191,13 @@ def minibatch_ess() -> str:
 
 def minibatch_cifar10() -> str:
     rows = [row for row in _results("minibatch/cifar10.json") if row["row"] != "shipped"]
-    rows.sort(key=lambda row: (row["temperature"], row["noise_rank"], row["seeds"]))
+    slow = {"slow": "a third of the step", "follow": "more friction", "dirichlet": "noisy Dirichlet"}
+
+    def settings(row: dict[str, Any]) -> list[str]:
+        seed = f"seed {row['seeds'][0]}"
+        return [said for key, said in slow.items() if key in row["row"]] + ([seed] if row["seeds"] != [0] else [])
+
+    rows.sort(key=lambda row: (row["likelihood"], settings(row), row["temperature"], row["noise_rank"]))
     best = {key: min(row["all"][key] for row in rows) for key in ("nll", "calibrated_nll")}
     lines = []
     for row in rows:
@@ -199,9 +206,10 @@ def minibatch_cifar10() -> str:
         noise = row["noise_temperature"]
         hot = ["–", "–"] if noise is None else [f"{row['kinetic_temperature']:.3g}", f"{noise:.3g}"]
         one = f"{100 * row['one']['accuracy']:.1f} / {row['one']['nll']:.3f}"
-        lines.append([f"{row['temperature']:g}", one, f"{100 * row['all']['accuracy']:.1f}", *scores.values(), *hot])
-    heads = ["T", "one sample, % / NLL", "five samples, %", "NLL", "calibrated NLL", "kinetic T", "T along noise"]
-    return markdown(heads, lines)
+        name = ", ".join([f"{row['temperature']:g}", *settings(row)])
+        lines.append([name, str(row["noise_rank"]), one, f"{100 * row['all']['accuracy']:.1f}", *scores.values(), *hot])
+    heads = ["T", "`noise_rank`", "one sample, % / NLL", "five samples, %", "NLL", "calibrated NLL"]
+    return markdown([*heads, "kinetic T", "T along noise"], lines)
 
 
 __all__ = ["BLOCKS", "fill"]
@@ -221,6 +229,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "temperature mini-batches": minibatch_cifar10,
     **OF_HMC,
     **OF_NETWORKS,
+    **OF_SPEED,
 }
 
 

@@ -84,6 +84,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     # From SGD's solution, where gradient noise is small: a chain in equilibrium forgets from which side it came.
     "atmc-constant-warm": ("atmc-constant", WARM),
     "atmc-constant-slow-warm": ("atmc-constant", {"sampler.lr": 0.0001, **WARM}),
+    "atmc-constant-slow-noise32-warm": ("atmc-constant", {"sampler.lr": 0.0001, "sampler.noise_rank": 32, **WARM}),
     "atmc-slow-follow-warm": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, **WARM}),
     "atmc-chains4": ("atmc", {"chains": 4}),  # of a quarter of the steps each
     "atmc-batch1024": ("atmc", {"data.batch_size": 1024}),  # a quarter of the steps: as many examples

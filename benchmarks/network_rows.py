@@ -3,7 +3,7 @@
 Every run holds out 5,000 training images of CIFAR-10 and is scored on them; the test set is not touched.
 
     sgd60, sgd200   SGD with Nesterov momentum and a cosine, weight decay 5e-4: accuracy and NLL
-    sgd60w          sgd60 with weight decay on weights alone, not on gains and biases
+    sgd60w, sgd200w the same with weight decay on weights alone, not on gains and biases
     sgd30           the same for deep networks: is there a loss jump?
     atmc30          30 epochs of ATMC at T = 1 from fresh weights at a constant step, as fast as SGD at rate 0.1:
                     loss jumps, rollbacks, temperature
@@ -86,7 +86,7 @@ class Row:
 ROWS = [
     *(Row("sgd60", network, 60) for network in ("bn", "gn-ws", "evonorm-s0", "frn", "resnetpp")),
     *(Row("atmc30", network, 30, 1.0) for network in ("gn-ws", "evonorm-s0", "frn", "resnetpp")),
-    *(Row("sgd60w", network, 60) for network in ("gn-ws", "bn", "evonorm-s0")),
+    *(Row("sgd60w", network, 60) for network in ("gn-ws", "bn", "evonorm-s0", "frn", "resnetpp")),
     Row("convert", "bn", max(TUNING)),
     Row("drift", "gn-ws", 100, 1.0),
     Row("drift", "gn-ws", 100, 0.05),
@@ -94,7 +94,11 @@ ROWS = [
     Row("atmc30", "wrn28", 30, 1.0),
     Row("sgd30", "depth110", 30),
     Row("sgd30", "wrn28", 30),
-    *(Row("sgd200", network, 200) for network in ("gn-ws", "bn", "evonorm-s0", "frn", "resnetpp")),
+    *(
+        Row(kind, network, 200)
+        for network in ("gn-ws", "bn", "evonorm-s0", "frn", "resnetpp")
+        for kind in ("sgd200w", "sgd200")
+    ),
 ]
 
 
@@ -112,7 +116,7 @@ def recipe_of(row: Row, data: str = "cifar10", held_out: int = HELD_OUT) -> Reci
     else:
         sampler = SamplerSection(name="sgd", lr=rate, momentum=0.9, nesterov=True, weight_decay=DECAY)
         target = TargetSection(prior="none")
-        if row.kind == "sgd60w":  # the same decay as a prior, which can leave parameters out
+        if row.kind.endswith("w"):  # the same decay as a prior, which can leave parameters out
             sampler, target = dataclasses.replace(sampler, weight_decay=0.0), TargetSection(prior="custom")
         schedule = ScheduleSection(epochs=row.epochs, kind="cosine", warmup_epochs=2)
     if row.kind == "drift":
@@ -286,5 +290,16 @@ def converted(row: Row, recipe: Recipe, runs: Path, budget: float | None) -> dic
 
 
 def needs(row: Row) -> list[str]:
-    """Rows whose runs this one starts from."""
-    return [Row("sgd60", row.network, 60).name] if row.kind == "convert" else []
+    """Rows that go first: whose runs this one starts from, or that say which weight decay is better."""
+    if row.kind.startswith("sgd200"):
+        return [f"sgd60-{row.network}", f"sgd60w-{row.network}"]
+    return [f"sgd60-{row.network}"] if row.kind == "convert" else []
+
+
+def is_worse(row: Row, table: list[dict[str, Any]]) -> bool:
+    """Whether a row of 200 epochs has the weight decay that was less accurate after 60."""
+    if not row.kind.startswith("sgd200"):
+        return False
+    accuracy = {each["row"]: each.get("accuracy", 0.0) for each in table}
+    everything, weights = (accuracy.get(name, 0.0) for name in needs(row))
+    return bool(weights < everything if row.kind == "sgd200w" else everything <= weights)

@@ -3,6 +3,7 @@
     python benchmarks/norm_kernels.py check                # kernels and whole networks against float64
     python benchmarks/norm_kernels.py sweep                # GB/s of the kernels alone, launched in several ways
     python benchmarks/norm_kernels.py wrn16 wrn28 frn20    # training steps beside the compiled BatchNorm network
+    python benchmarks/norm_kernels.py deep                 # training step of ResNet-110
 
 Steps: forward, backward and SGD, bf16 activations, channels-last, one CUDA graph, random images on the device.
 "compiled" means torch.compile of the whole loss; "inductor" is the same with our kernels switched off. Contestants take
@@ -52,6 +53,7 @@ PARTS: dict[str, tuple[int, dict[str, tuple[dict[str, Any], bool, bool]]]] = {
             "gn-ws, compiled": ({**WRN28, "norm": "gn-ws"}, True, True),
         },
     ),
+    "deep": (128, {"gn-ws": ({"name": "resnet-v2", "depth": 110, "norm": "gn-ws"}, False, True)}),
     "frn20": (
         256,
         {
@@ -276,8 +278,11 @@ def main() -> None:
             rows += time_part(part, options)
     if options.out is not None and rows:
         options.out.mkdir(parents=True, exist_ok=True)
-        record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
-        (options.out / "norm_kernels.json").write_text(json.dumps(record, indent=1) + "\n")
+        path = options.out / "norm_kernels.json"
+        others = json.loads(path.read_text())["rows"] if path.exists() else []
+        kept = [row for row in others if row["part"] not in options.parts]
+        record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": kept + rows}
+        path.write_text(json.dumps(record, indent=1) + "\n")
     for row in rows:
         print(
             f"{row['part']:6} {row['contestant']:24} {row['milliseconds']:7.3f} ms "

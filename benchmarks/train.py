@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,9 @@ def recipe(
 
 
 class Contestant:
-    """Chains of one recipe that run together."""
+    """Chains of one recipe that run together; `make` gives their networks where the recipe does not."""
 
-    def __init__(self, settings: Any, chains: int, shared: Any = None) -> None:
+    def __init__(self, settings: Any, chains: int, shared: Any = None, make: Callable[[], Any] | None = None) -> None:
         import torch
 
         from atmc.engine.batches import make_feed
@@ -116,7 +117,10 @@ class Contestant:
         self.examples = RunData(examples.train, {})
         schedule = make_schedule(settings, len(examples.train))
         world = World()
-        models = [build_model(settings, examples.train.shape, examples.classes, number) for number in range(chains)]
+        models = [
+            make() if make else build_model(settings, examples.train.shape, examples.classes, number)
+            for number in range(chains)
+        ]
         first = models[0]
         self.feed = shared.feed if shared is not None else make_feed(settings, examples, first, self.device, world, 0)
         self.batch = settings.data.batch_size
@@ -131,7 +135,7 @@ class Contestant:
     def run(self, seconds: float | None = None, steps: int | None = None) -> float:
         """Images per second over all chains, for so long or for so many steps of each."""
         self.wait()
-        began, first = time.perf_counter(), self.chains[0].done
+        began, first, before = time.perf_counter(), self.chains[0].done, sum(chain.done for chain in self.chains)
         while True:
             for chain in self.chains:
                 chain.advance(16)
@@ -145,7 +149,7 @@ class Contestant:
             ):
                 break
         self.wait()
-        made = sum(chain.done for chain in self.chains) - first * len(self.chains)
+        made = sum(chain.done for chain in self.chains) - before
         return made * self.batch / (time.perf_counter() - began)
 
     def wait(self) -> None:

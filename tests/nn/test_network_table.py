@@ -47,6 +47,14 @@ def test_the_prior_is_weight_decay_on_weights_alone() -> None:
     assert not grads["bias"].any()
 
 
+def test_200_epochs_have_the_better_weight_decay() -> None:
+    found = [{"row": "sgd60-bn", "accuracy": 0.95}, {"row": "sgd60w-bn", "accuracy": 0.94}]
+    assert rows.is_worse(rows.Row("sgd200w", "bn", 200), found)
+    assert not rows.is_worse(rows.Row("sgd200", "bn", 200), found)
+    assert not rows.is_worse(rows.Row("sgd60w", "bn", 60), found)
+    assert not rows.is_worse(rows.Row("sgd200w", "frn", 200), [])
+
+
 def test_what_is_done_is_not_run_again(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     late, early = rows.ROWS[5].name, rows.ROWS[0].name

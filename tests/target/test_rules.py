@@ -115,6 +115,11 @@ def test_rules_by_the_name_a_recipe_uses():
     assert priors.build("horseshoe", 0.2).assign(Net())["stem.scale"] == priors.Horseshoe(0.2)
     for name in ("laplace", "student-t", "gaussian-fan-in"):
         assert len(priors.build(name, 0.5).assign(Net())) == 11
+    decay = priors.build("gaussian-weights", 0.5).assign(Net())  # weights alone; gains and biases have a wide prior
+    shapes = {name: p.ndim for name, p in Net().named_parameters() if p.requires_grad}
+    assert {name: decay[name] for name in shapes} == {
+        name: priors.Normal(0.5 if ndim >= 2 else 1.0) for name, ndim in shapes.items()
+    }
     with pytest.raises(InputError, match=r"unknown prior 'gausian'; did you mean gaussian\?"):
         priors.build("gausian")
 

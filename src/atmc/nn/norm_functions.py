@@ -121,6 +121,7 @@ def activations(x: Tensor) -> Tensor:
 def load_kernels() -> None:
     """Register the operators where they can be used. Layers call it when they are made: compiled code cannot import."""
     if HAS_TRITON and torch.cuda.is_available():
+        import atmc.nn.kernels.frn_op
         import atmc.nn.kernels.norm_act_op
         import atmc.nn.kernels.standardise_op  # noqa: F401
 

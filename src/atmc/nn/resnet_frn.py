@@ -2,7 +2,8 @@
 
 Post-activation blocks, convolutions with bias, every normalisation with its threshold (also those before an addition),
 1×1 projections with a normalisation of their own where the shape changes, He-normal start. Biases of convolutions are
-added by the normalisation that follows, in the same kernel.
+added by the normalisation that follows, in the same kernel. In half precision on a GPU the network of the benchmark has
+kernels of its own (`frn_trunk`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from atmc.nn.narrow_conv import narrow_conv2d
+from atmc.nn import frn_trunk
 from atmc.nn.norm_functions import activations
 from atmc.nn.normalisation import NormAct
 from atmc.nn.preactivation import PlainConv2d, linear
 from atmc.nn.resnet_shapes import BlockShape, layout, made_by
 from atmc.nn.standardisation import standardised_weights
+from atmc.nn.strided import conv2d
 
 
 class ConvNormAct(nn.Module):
@@ -31,8 +33,14 @@ class ConvNormAct(nn.Module):
     def forward(self, x: Tensor, weight: Tensor | None, res: Tensor | None = None) -> Tensor:
         weight = self.conv.effective(x.dtype) if weight is None else weight
         stride, padding = self.conv.stride[0], self.conv.kernel_size[0] // 2
-        out: Tensor = self.norm(narrow_conv2d(x, weight, stride, padding), self.conv.bias, res)
+        out: Tensor = self.norm(conv2d(x, weight, None, stride, padding), self.conv.bias, res)
         return out
+
+    def parameters_in_order(self) -> list[Tensor]:
+        """All but the weight, as `frn_trunk` takes them."""
+        assert self.conv.bias is not None
+        assert self.norm.threshold is not None
+        return [self.conv.bias, self.norm.gain, self.norm.bias, self.norm.threshold]
 
 
 class FRNBlock(nn.Module):
@@ -44,9 +52,8 @@ class FRNBlock(nn.Module):
         self.second = ConvNormAct(shape.width, shape.outputs, 3, 1, True)
         self.project = ConvNormAct(shape.inputs, shape.outputs, 1, shape.stride, False) if shape.changes else None
 
-    def layers(self) -> list[PlainConv2d]:
-        parts = [self.first, self.second] if self.project is None else [self.project, self.first, self.second]
-        return [part.conv for part in parts]
+    def parts(self) -> list[ConvNormAct]:
+        return [self.first, self.second] if self.project is None else [self.project, self.first, self.second]
 
     def forward(self, x: Tensor, weights: Iterator[Tensor | None]) -> Tensor:
         shortcut = x if self.project is None else self.project(x, next(weights))
@@ -73,11 +80,16 @@ class ResNetFRN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         blocks = [block for block in self.blocks if isinstance(block, FRNBlock)]
         x = activations(x)
-        layers = [self.stem.conv, *(layer for block in blocks for layer in block.layers())]
-        weights: Iterator[Any] = iter(standardised_weights(layers, x.dtype))
-        x = self.stem(x, next(weights))
-        for block in blocks:
-            x = block(x, weights)
+        parts = [self.stem, *(part for block in blocks for part in block.parts())]
+        weights: list[Any] = standardised_weights([part.conv for part in parts], x.dtype)
+        strides = [block.first.conv.stride[0] for block in blocks]
+        if frn_trunk.applies(x, weights, strides):
+            x = frn_trunk.run(x, weights, [p for part in parts for p in part.parameters_in_order()], strides)
+        else:
+            left = iter(weights)
+            x = self.stem(x, next(left))
+            for block in blocks:
+                x = block(x, left)
         return linear(x.mean((2, 3), dtype=self.head.weight.dtype), self.head)
 
 

@@ -174,7 +174,7 @@ def normalised(
     gains of standardised filters: Normal(filter_gain_scale). All else (gains, biases, thresholds): Normal(gain_scale).
 
     SGD with weight decay w on the mean loss of N examples has the prior Normal(1/√(N w)) instead, the same for every
-    weight: `gaussian(1 / math.sqrt(N * w))`.
+    weight: `gaussian(1 / math.sqrt(N * w), rest=1.0)` if gains and biases do not decay.
     """
     heads = [on(_fan_in_normal(head), name=f"{prefix}{n}.weight", min_ndim=2) for n in _HEADS for prefix in ("", "*.")]
     return PriorRule(
@@ -188,10 +188,14 @@ def normalised(
     )
 
 
-def gaussian(scale: float = 1.0, *, fan_in: bool = False) -> PriorRule:
-    """Normal(scale) on every parameter; with `fan_in`, Normal(scale/√fan-in) on weight matrices and filters."""
-    clauses = [on(_fan_in_normal(scale), min_ndim=2)] if fan_in else []
-    return PriorRule([*clauses, on(Normal(scale))], name="gaussian")
+def gaussian(scale: float = 1.0, *, fan_in: bool = False, rest: float | None = None) -> PriorRule:
+    """Normal(scale) on every parameter; with `fan_in`, Normal(scale/√fan-in) on weight matrices and filters.
+
+    With `rest`, gains and biases (vectors and numbers) have Normal(rest) instead: SGD with weight decay w on weights
+    alone has the prior `gaussian(1 / math.sqrt(N * w), rest=1.0)`, up to a decay of 1/N on the rest.
+    """
+    clauses = [on(_fan_in_normal(scale) if fan_in else Normal(scale), min_ndim=2)]
+    return PriorRule([*clauses, on(Normal(scale if rest is None else rest))], name="gaussian")
 
 
 #: Rules by the names that recipes use, each with the scale it has where a recipe gives none.
@@ -199,6 +203,7 @@ RULES: dict[str, tuple[Callable[[float], PriorRule], float]] = {
     "resnetpp": (resnetpp, 5.0),
     "normalised": (normalised, 1.0),
     "gaussian": (gaussian, 1.0),
+    "gaussian-weights": (lambda scale: gaussian(scale, rest=1.0), 1.0),
     "gaussian-fan-in": (lambda scale: gaussian(scale, fan_in=True), 1.0),
     "laplace": (lambda scale: PriorRule([on(Laplace(scale))], name="laplace"), 1.0),
     "student-t": (lambda scale: PriorRule([on(StudentT(4.0, scale))], name="student-t"), 1.0),

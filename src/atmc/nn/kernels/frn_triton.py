@@ -1,0 +1,186 @@
+"""A layer of ResNet-FRN in one kernel each way, and its weight gradient in another (Triton, channels-last).
+
+The layer: c = conv(x), y = act(max(gain · (c + pre) · r + bias, threshold) [+ res]), r = 1/√(mean square of a channel).
+With 16 to 64 channels and small images a convolution does little work for each byte, and a launch costs as much as the
+layer. FRN's statistics are of one image and one channel, and a program owns one image, so it has all that the layer
+needs: the convolution as products of shifted pixels with a matrix of channels, the statistics of its own result, and
+backward the gradient of c, then, through the first-level cache, the gradient of x. Sums are float32.
+
+    forward_kernel    c, y and r from x
+    backward_kernel   gradients of c, of res, of x [+ add], and each image's share of the parameters' gradients
+    weight_kernel     each program's share of w'[o, t, i] = Σ_p c'[p, o] x[p + t, i]; `add_kernel` adds them in a fixed
+                      order, so that two runs give the same bits
+
+Weights lie in memory as (O, taps, C). A row of three taps at a pixel is 3 C numbers in a row of memory.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from atmc.nn.kernels.norm_act_backward_triton import _into, _slopes
+from atmc.nn.kernels.norm_act_triton import _finish
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _window(  # type: ignore[no-untyped-def]
+    x, row, column, place, HI: tl.constexpr, WI: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr
+):
+    """Pixels × the numbers of one row of taps around (row, column) of the input; 0 outside the image."""
+    WIDE: tl.constexpr = 3 if TAPS == 9 else 1
+    left = column - WIDE // 2
+    across = left[:, None] + (place // C)[None, :]
+    inside = ((row >= 0) & (row < HI))[:, None] & (across >= 0) & (across < WI) & (place < WIDE * C)[None, :]
+    return tl.load(x + (row * WI + left)[:, None] * C + place[None, :], mask=inside, other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def forward_kernel(  # type: ignore[no-untyped-def]
+    x, weight, res, pre_at, gain_at, bias_at, extra_at, conv, y, stats, eps,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, BLOCK_C: tl.constexpr,
+    STRIDE: tl.constexpr, TAPS: tl.constexpr, ACT: tl.constexpr, HAS_RES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    PIXELS: tl.constexpr = H * W
+    HI: tl.constexpr = H * STRIDE
+    WI: tl.constexpr = W * STRIDE
+    image = tl.program_id(0).to(tl.int64)
+    pixel = tl.arange(0, PIXELS)
+    channel = tl.arange(0, O)
+    inner = tl.arange(0, BLOCK_C)
+    row = pixel // W * STRIDE
+    column = pixel % W * STRIDE
+    x += image * (HI * WI * C)
+    total = tl.zeros((PIXELS, O), dtype=tl.float32)
+    if C < 16:  # a row of taps at a time, since a product needs 16 numbers
+        for down in tl.static_range(3):
+            tile = _window(x, row + down - 1, column, inner, HI, WI, C, TAPS)
+            at = channel[None, :] * (TAPS * C) + (down * 3 * C + inner)[:, None]
+            total = tl.dot(tile, tl.load(weight + at, mask=(inner < 3 * C)[:, None], other=0.0), total)
+    else:
+        for tap in tl.range(0, TAPS, num_stages=STAGES):
+            r = row + (tap // 3 - 1 if TAPS == 9 else 0)
+            s = column + (tap % 3 - 1 if TAPS == 9 else 0)
+            inside = (r >= 0) & (r < HI) & (s >= 0) & (s < WI)
+            tile = tl.load(x + (r * WI + s)[:, None] * C + inner[None, :], mask=inside[:, None], other=0.0)
+            total = tl.dot(tile, tl.load(weight + channel[None, :] * (TAPS * C) + (tap * C + inner)[:, None]), total)
+    at = image * (PIXELS * O) + pixel[:, None] * O + channel[None, :]
+    rounded = total.to(conv.dtype.element_ty)  # the backward pass must see the same numbers
+    tl.store(conv + at, rounded)
+    value = rounded.to(tl.float32) + tl.load(pre_at + channel)[None, :]
+    scale = 1.0 / tl.sqrt_rn(tl.sum(value * value, 0) / PIXELS + eps)
+    tl.store(stats + image * O + channel, scale)
+    gain = tl.load(gain_at + channel)
+    bias = tl.load(bias_at + channel)
+    extra = tl.load(extra_at + channel)
+    _finish(value, 0.0, scale[None, :], gain, bias, extra, res, y, y, at, at, 2, ACT, False, HAS_RES, True, False)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def backward_kernel(  # type: ignore[no-untyped-def]
+    conv, res, dy, weight, pre_at, gain_at, bias_at, extra_at, stats, dc, dres, dx, add, partial, images,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
+    ACT: tl.constexpr, HAS_RES: tl.constexpr, HAS_DX: tl.constexpr, HAS_ADD: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_Q: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    PIXELS: tl.constexpr = H * W
+    image = tl.program_id(0).to(tl.int64)
+    channel = tl.arange(0, O)
+    gain = tl.load(gain_at + channel)
+    bias = tl.load(bias_at + channel)
+    extra = tl.load(extra_at + channel)
+    pre = tl.load(pre_at + channel)[None, :]
+    rstd = tl.load(stats + image * O + channel)[None, :]
+    at = image * (PIXELS * O) + tl.arange(0, BLOCK_N)[:, None] * O + channel[None, :]
+    value = tl.load(conv + at).to(tl.float32) + pre
+    slope, unit, after = _slopes(value, dy, res, dres, 0.0, rstd, gain, bias, extra, at, at,
+                                 2, ACT, HAS_RES, True, False, True)  # fmt: skip
+    scaled = tl.sum(slope * unit, 0)
+    plain = tl.sum(slope, 0)
+    third = tl.sum(after - slope, 0)
+    if BLOCK_N < PIXELS:  # too much for registers: a second reading, from the cache
+        for start in range(BLOCK_N, PIXELS, BLOCK_N):
+            there = at + start * O
+            more = tl.load(conv + there).to(tl.float32) + pre
+            slopes, units, afters = _slopes(more, dy, res, dres, 0.0, rstd, gain, bias, extra, there, there,
+                                            2, ACT, HAS_RES, True, False, True)  # fmt: skip
+            scaled += tl.sum(slopes * units, 0)
+            plain += tl.sum(slopes, 0)
+            third += tl.sum(afters - slopes, 0)
+    second = gain * scaled / PIXELS
+    if BLOCK_N < PIXELS:
+        total = tl.zeros((O,), dtype=tl.float32)
+        for start in range(0, PIXELS, BLOCK_N):
+            there = at + start * O
+            more = tl.load(conv + there).to(tl.float32) + pre
+            slopes, units, afters = _slopes(more, dy, res, dres, 0.0, rstd, gain, bias, extra, there, there,
+                                            2, ACT, HAS_RES, True, False, False)  # fmt: skip
+            total += _into(more, slopes, units, 0.0, rstd, gain, extra, 0.0, second, dc, dc, there, there,
+                           2, False, False, True)  # fmt: skip
+    else:
+        total = _into(value, slope, unit, 0.0, rstd, gain, extra, 0.0, second, dc, dc, at, at,
+                      2, False, False, True)  # fmt: skip
+    share = partial + image * O + channel
+    tl.store(share, scaled)
+    tl.store(share + images * O, plain)
+    tl.store(share + 2 * images * O, third)
+    tl.store(share + 3 * images * O, total)
+    if HAS_DX:
+        tl.debug_barrier()  # the image's gradient of c is complete, for all threads of this program
+        inner = tl.arange(0, C)
+        for start in tl.range(0, PIXELS * STRIDE * STRIDE, BLOCK_Q, num_stages=1):
+            target = start + tl.arange(0, BLOCK_Q)
+            back = tl.zeros((BLOCK_Q, C), dtype=tl.float32)
+            for tap in tl.range(0, TAPS, num_stages=STAGES):
+                r = target // (W * STRIDE) - (tap // 3 - 1 if TAPS == 9 else 0)
+                s = target % (W * STRIDE) - (tap % 3 - 1 if TAPS == 9 else 0)
+                inside = (r >= 0) & (r < H * STRIDE) & (s >= 0) & (s < W * STRIDE)
+                if STRIDE > 1:
+                    inside = inside & (r % STRIDE == 0) & (s % STRIDE == 0)
+                source = image * (PIXELS * O) + (r // STRIDE * W + s // STRIDE)[:, None] * O + channel[None, :]
+                tile = tl.load(dc + source, mask=inside[:, None], other=0.0)
+                of = channel[:, None] * (TAPS * C) + (tap * C + inner)[None, :]
+                back = tl.dot(tile, tl.load(weight + of), back)
+            to = image * (PIXELS * STRIDE * STRIDE * C) + target[:, None] * C + inner[None, :]
+            if HAS_ADD:
+                back += tl.load(add + to).to(tl.float32)
+            tl.store(dx + to, back.to(dx.dtype.element_ty))
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def weight_kernel(  # type: ignore[no-untyped-def]
+    x, dc, partial, images,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, SHARE: tl.constexpr,
+):  # fmt: skip
+    """One program's share: of the images number, number + programs, …, and of one row of taps."""
+    WIDE: tl.constexpr = 3 if TAPS == 9 else 1
+    number = tl.program_id(0)
+    down = tl.program_id(1)
+    place = tl.arange(0, BLOCK_K)
+    channel = tl.arange(0, O)
+    total = tl.zeros((BLOCK_K, O), dtype=tl.float32)
+    for turn in range(SHARE * (H * W // BLOCK_P)):
+        image = (number + turn // (H * W // BLOCK_P) * tl.num_programs(0)).to(tl.int64)
+        pixel = turn % (H * W // BLOCK_P) * BLOCK_P + tl.arange(0, BLOCK_P)
+        row = tl.where(image < images, pixel // W * STRIDE + down - WIDE // 2, -1)  # none of an image that is not there
+        tile = _window(
+            x + image * (H * W * STRIDE * STRIDE * C), row, pixel % W * STRIDE, place, H * STRIDE, W * STRIDE, C, TAPS
+        )
+        at = image * (H * W * O) + pixel[:, None] * O + channel[None, :]
+        slope = tl.load(dc + at, mask=(pixel < H * W)[:, None] & (image < images), other=0.0)
+        total = tl.dot(tl.trans(tile), slope, total)
+    at = number * (TAPS * C * O) + channel[None, :] * (TAPS * C) + (down * WIDE * C + place)[:, None]
+    tl.store(partial + at, total, mask=(place < WIDE * C)[:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def add_kernel(partial, dw, size, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum of all programs' shares, in their order."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for first in range(0, PROGRAMS, ROWS):
+        row = first + tl.arange(0, ROWS)
+        inside = (row < PROGRAMS)[:, None] & (at < size)[None, :]
+        total += tl.sum(tl.load(partial + row[:, None] * size + at[None, :], mask=inside, other=0.0), 0)
+    tl.store(dw + at, total.to(dw.dtype.element_ty), mask=at < size)

@@ -1,0 +1,138 @@
+"""The kernels of ResNet-FRN against torch's own operations, in float64."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from atmc.nn import build, frn_trunk
+from atmc.nn.norm_functions import HAS_TRITON
+
+
+def off(got: Tensor, want: Tensor) -> float:
+    want = want.detach().double().cpu()
+    return float((got.detach().double().cpu() - want).norm() / want.norm().clamp_min(1e-9))
+
+
+def check(device: str, dtype: torch.dtype, size: int, limit: float, images: int = 3) -> None:
+    """The output and the gradients of all weights and parameters of a network with two changes of shape."""
+    from atmc.nn.kernels import frn_op
+
+    torch.manual_seed(0)
+    model = build("resnet-frn", depth=8)
+    layers = [model.stem, *(part for block in model.blocks for part in block.parts())]
+    weights = [layer.conv.weight.detach().to(dtype) for layer in layers]
+    named = [(p.conv.bias, p.norm.gain, p.norm.bias, p.norm.threshold) for p in layers]
+    params = [p.detach() + 0.3 * torch.randn_like(p) for four in named for p in four]
+    x, strides = torch.randn(images, 3, size, size).to(dtype), [1, 2, 2]
+    found = {}
+    for name, place, change in (("ours", device, None), ("wide", "cpu", torch.float64)):
+        leaves = [t.to(place, change).requires_grad_() for t in (*weights, *params)]
+        images_there = x.to(place, change)
+        if change is None:
+            y = frn_op.Trunk.apply(strides, len(weights), images_there, *leaves)
+        else:
+            y = frn_op.reference(images_there, leaves[: len(weights)], leaves[len(weights) :], strides)
+        seed = torch.linspace(-1, 1, y.numel()).view(y.shape).to(place, y.dtype)
+        found[name] = [y, *torch.autograd.grad(y, leaves, seed)]
+    errors = [off(a, b) for a, b in zip(found["ours"], found["wide"], strict=True)]
+    assert max(errors) < limit, errors
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves run on this machine's GPU")
+def test_the_kernels_in_triton_interpreter() -> None:
+    """In float32, where every difference is a mistake; an image in one pass and in several."""
+    program = (
+        "import runpy, sys, torch; globals().update(runpy.run_path(sys.argv[1]))\n"
+        "from atmc.nn.kernels import frn_op\n"
+        "check('cpu', torch.float32, 16, 1e-5)\n"
+        "frn_op.BACKWARD = {16: (8, 64, 64, 3), 32: (8, 16, 64, 3), 64: (8, 16, 16, 3)}\n"
+        "frn_op.WEIGHTS = {16: (4, 64, 2, 3), 32: (4, 16, 3, 3), 64: (8, 16, 1, 3)}\n"
+        "check('cpu', torch.float32, 16, 1e-5)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(Path(__file__))],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or not HAS_TRITON, reason="needs a CUDA device and Triton")
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 3e-2), (torch.bfloat16, 0.2)])
+@pytest.mark.parametrize("size", [16, 32])
+def test_the_kernels_on_the_gpu(size: int, dtype: torch.dtype, limit: float) -> None:
+    """Each number is rounded at every layer, and a threshold turns a difference into a jump."""
+    check("cuda", dtype, size, limit, images=130)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or not HAS_TRITON, reason="needs a CUDA device and Triton")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_network_has_the_same_gradients_with_and_without(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float16. Layer by layer is itself as far from float32 as the two are from each other."""
+    torch.manual_seed(0)
+    model = build("resnet-frn").cuda()
+    x = torch.randn(16, 3, 32, 32, device="cuda")
+    found = {}
+    for name, on, dtype in (
+        ("wide", False, torch.float32),
+        ("without", False, torch.float16),
+        ("with", True, torch.float16),
+    ):
+        monkeypatch.setattr(frn_trunk, "enabled", on)
+        model.zero_grad()
+        run = torch.compile(model, dynamic=False) if compiled and on else model
+        run(x.to(dtype)).square().sum().backward()
+        found[name] = torch.cat([p.grad.flatten() for p in model.parameters()])
+        if on:
+            model.zero_grad()
+            run(x.to(dtype)).square().sum().backward()
+            assert torch.equal(found[name], torch.cat([p.grad.flatten() for p in model.parameters()])), (
+                "two runs differ"
+            )
+    assert off(found["with"], found["wide"]) < 1.5 * off(found["without"], found["wide"]) + 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or not HAS_TRITON, reason="needs a CUDA device and Triton")
+def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = build("resnet-frn", depth=8).cuda()
+    x = torch.randn(4, 3, 16, 16, device="cuda").half()
+    found = []
+    for on in (False, True):
+        monkeypatch.setattr(frn_trunk, "enabled", on)
+        params = list(model.parameters())
+        grads = torch.autograd.grad(model(x).square().sum(), params, create_graph=True)
+        curved = torch.autograd.grad(sum(g.float().square().sum() for g in grads), params, allow_unused=True)
+        found.append(torch.cat([g.flatten() for g in curved if g is not None]))
+    assert off(found[1], found[0]) < 0.1
+
+
+def test_a_cpu_goes_layer_by_layer() -> None:
+    model = build("resnet-frn", depth=8)
+    weights = [layer.weight.bfloat16() for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)]
+    assert not frn_trunk.applies(torch.zeros(2, 3, 32, 32).bfloat16(), weights, [1, 2, 2])
+
+
+def test_the_plan_follows_the_network() -> None:
+    """Sources and shortcuts of ResNet-8: stem 0; block 1, 2; block 3 (projection), 4, 5; block 6 (projection), 7, 8."""
+    pytest.importorskip("triton")
+    from atmc.nn.kernels.frn_op import plan
+
+    model = build("resnet-frn", depth=8)
+    parts = [model.stem, *(part for block in model.blocks for part in block.parts())]
+    layers = plan((3, 32, 32), [part.conv.weight.shape for part in parts], [1, 2, 2])
+    assert [layer.source for layer in layers] == [-1, 0, 1, 2, 2, 4, 5, 5, 7]
+    assert [layer.shortcut for layer in layers] == [None, None, 0, None, None, 3, None, None, 6]
+    assert [layer.height for layer in layers] == [32, 32, 32, 16, 16, 16, 8, 8, 8]
