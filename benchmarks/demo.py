@@ -47,11 +47,11 @@ SCORES = {"accuracy": "Accuracy %", "error_at_90": "Error % at 90 %", "nll": "NL
 PERCENT = ("accuracy", "error_at_90", "auroc")
 
 
-def recipes() -> dict[str, Recipe]:
-    """The rows and how each is made; a row's seed is set later."""
+def recipes(changes: list[str]) -> dict[str, Recipe]:
+    """The rows and how each is made; a row's seed is set later. `changes` are to the sampled one."""
     trained = load_recipe("digits-sgd")
     return {
-        "ATMC": load_recipe("digits-atmc"),
+        "ATMC": load_recipe("digits-atmc", changes),
         "SGD": trained,
         f"deep ensemble of {MEMBERS} SGD": dataclasses.replace(trained, chains=MEMBERS),
         "SGD, weight decay 0.0005": load_recipe("digits-sgd", USUAL),
@@ -98,11 +98,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def study(out: Path, results: Path, seeds: tuple[int, ...] = SEEDS) -> list[dict[str, Any]]:
+def study(out: Path, results: Path, seeds: list[int], changes: list[str]) -> list[dict[str, Any]]:
     """Run every row with every seed, and keep what was measured."""
     rows: list[dict[str, Any]] = []
     leads: list[dict[str, Any]] = []
-    made = recipes()
+    made = recipes(changes)
     for seed in seeds:
         folders = [out / f"{re.sub('[^a-z0-9]+', '-', row.lower())}-seed{seed}" for row in made]
         for folder, recipe in zip(folders, made.values(), strict=True):
@@ -121,6 +121,10 @@ def cross_validated(recipe: Recipe) -> dict[str, float]:
     """Scores of predictions for every training image, by networks that were not taught it."""
     train = load_data(recipe).train
     assert isinstance(train, ImageData)
+    least = len(train) - -(-len(train) // FOLDS)  # of a fold's training images: a batch of all stays one of all
+    recipe = dataclasses.replace(
+        recipe, data=dataclasses.replace(recipe.data, batch_size=min(recipe.data.batch_size, least))
+    )
     rest, probs, labels = np.arange(len(train)), [], []
     for fold in range(FOLDS):
         # A fold is a stratified share of what the folds before it have left.
@@ -149,12 +153,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="where the runs are kept")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--choose", nargs="+", metavar=("RECIPE", "KEY=VALUE"), help="cross-validate these settings")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes to the recipe of ATMC")
     options = parser.parse_args()
     if options.choose:
         source, *settings = options.choose
         print({name: round(value, 4) for name, value in cross_validated(load_recipe(source, settings)).items()})
         return
-    print(f"\n{table(study(options.out, options.results))}")
+    print(f"\n{table(study(options.out, options.results, options.seeds, options.set))}")
 
 
 if __name__ == "__main__":

@@ -179,6 +179,21 @@ def thermometer() -> str:
     return markdown(["T = 1", "batch", "`noise_rank`", "T along noise", "`atmc.sample` warns"], lines)
 
 
+def batch_growth() -> str:
+    names = {"logistic": "logistic regression", "digits": "digits, 64–50–10", "regression": "regression, 8–50–1"}
+    said = {"grown": "batches that grow", "bound": "smallest batch, bounded step", "all data": "all data"}
+    lines = []
+    for row in _results("minibatch/batch_growth.json"):
+        mean = {key: statistics.mean(row[key]) for key in ("batch", "rate", "seconds")}
+        noise = "–" if row["noise"][0] is None else f"{statistics.mean(row['noise']):.2f}"
+        low, middle, high = (f"{value:.2f}" for value in row["sd_ratio"])
+        size = f"{mean['batch']:.0f}, {mean['rate']:.2g}"
+        spread = f"{middle} ({low} … {high})"
+        lines.append([names[row["problem"]], said[row["how"]], size, noise, spread, f"{mean['seconds']:.1f} s"])
+    heads = ["T = 1, 600 epochs", "", "batch, rate", "T along noise", "sd / reference", "CPU time"]
+    return markdown(heads, lines)
+
+
 def minibatch_ess() -> str:
     lines = []
     for row in sorted(_results("minibatch/ess.json"), key=lambda row: -row["ess_per_1000_passes"]):
@@ -226,6 +241,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "law digits": minibatch_digits,
     "law ess": minibatch_ess,
     "law thermometer": thermometer,
+    "law growth": batch_growth,
     "temperature mini-batches": minibatch_cifar10,
     **OF_HMC,
     **OF_NETWORKS,

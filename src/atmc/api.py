@@ -36,6 +36,7 @@ from atmc.common.errors import InputError, RunError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData, OwnData
 from atmc.engine import first_fit
+from atmc.engine.batch_growth import LEAST_STEPS
 from atmc.engine.features import with_features
 from atmc.engine.processes import pick_device
 from atmc.engine.progress import Progress, choose_progress
@@ -88,6 +89,7 @@ CHEAP = 3e7
 ENOUGH = 1500
 STEPS = 16  # steps an epoch, at least
 MINI = 64  # examples of a mini-batch, at most
+MOST = 1024  # to which pilots may let it grow
 # Operations of a forward pass of all data up to which the default is LONG steps, about 25 s on one core. With 32,000
 # steps and 60 samples the spread of a network 1–50–1 was .76 of NUTS's in one region (benchmarks/minibatch_network.py).
 QUICK = 3e6
@@ -152,6 +154,9 @@ def sample(
             Student's t with a scale that depends on the input; "learned-noise", one σ, where no linear layer ends the
             network; "heteroscedastic" (two outputs a target) and "student-t" are others. Or any object of yours with
             `nll(outputs, y)` and, for predictions, `predict(outputs)` (`atmc.target.likelihoods.own`).
+        batch_size: examples of a step, used as given. Without it a step uses all data where that is cheap. Elsewhere,
+            for networks up to 200,000 parameters, short pilots let the batch grow until its noise leaves the law as
+            it is (`atmc.engine.batch_growth`).
         temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (for
             classes also likelihoods) in short pilots that together cost less than the run, prints one table, and goes
             on with the best on all data (`posterior.pilots`).
@@ -256,7 +261,15 @@ def sample(
             sampler=_at(settings.sampler, temperature),
         )
         walker = start_weights(own, about, 0)
-        found = _pace(walker, train, about, kind, batch, pick_device(place), teller, law)
+        largest = 0 if batch_size is not None else _largest_batch(about, len(train), overrides)
+        found = _pace(walker, train, about, kind, batch, pick_device(place), teller, law, largest)
+        if found.choice is not None:
+            batch = batch_size = found.choice.batch
+            teller.note(found.choice.said)
+            if found.choice.off:
+                warnings.warn(found.choice.said, stacklevel=2)
+            rank = _noise_rank(source, part, train, batch_size)
+            threads = _threads(settings, own, train, batch, place, out)
         fit = first_fit.steps_of(own, len(train)) if isinstance(law, LocationScale) else 0
         settings = _settings(source, train, epochs, overrides, found, rank, fit, batch_size)
     settings = dataclasses.replace(
@@ -443,6 +456,16 @@ def _noise_rank(source: Any, model: nn.Module, train: ImageData, batch_size: int
     return min(NOISE_RANK, size) if right and batch < len(train) and size <= SMALL_NETWORK else 0
 
 
+def _largest_batch(settings: Recipe, num_data: int, overrides: Sequence[str]) -> int:
+    """The batch up to which pilots may go: the run keeps its epochs, and enough steps. 0 where there are no pilots."""
+    section = settings.sampler
+    if not section.noise_rank or not section.temperature or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return 0  # no friction along the noise, no temperature, or ranks that may differ in the last bit
+    if any(word.startswith(("data.batch_size", "sampler.")) for word in overrides):
+        return 0
+    return min(MOST, num_data, settings.schedule.epochs * num_data // LEAST_STEPS)
+
+
 def _whole(
     model: nn.Module, train: ImageData, epochs: int | None, out: str | Path | None, overrides: Sequence[str]
 ) -> bool:
@@ -536,8 +559,12 @@ def _pace(
     device: torch.device,
     teller: Progress,
     likelihood: Any,
+    largest: int,
 ) -> StepSize:
-    """How fast this network may be sampled on these data, searched for as the run will go: with its threads."""
+    """How fast this network may be sampled on these data, searched for as the run will go: with its threads.
+
+    And with batches of which size, where they may grow to `largest`.
+    """
     from atmc.target import Potential
 
     began, said = time.monotonic(), False
@@ -557,13 +584,13 @@ def _pace(
     # Of `numerics` the threads alone: on a GPU the fastest convolutions are not always the same; the speed should be.
     with numerics(settings, device) if device.type == "cpu" else nullcontext():
         section = settings.sampler
+        faster = 1.0
+        if isinstance(likelihood, LocationScale):
+            model = first_fit.fitted(model, train, potential, batch, device)
+            faster = first_fit.FASTER if batch < len(train) else 1.0  # with all data it is curvature that limits it
         noise = section.noise_rank, section.temperature or 1.0
-        if not isinstance(likelihood, LocationScale):
-            return find_step_size(model, train, potential, batch, RATE, device, *noise)
-        near = first_fit.fitted(model, train, potential, batch, device)
-        found = find_step_size(near, train, potential, batch, RATE, device, *noise)
-        faster = first_fit.FASTER if batch < len(train) else 1.0  # with all data it is curvature that limits it
-        return dataclasses.replace(found, rate=min(RATE, faster * found.rate))
+        grow = largest, sampler_class(section.name)
+        return find_step_size(model, train, potential, batch, RATE, device, *noise, faster, *grow)
 
 
 def _target(

@@ -8,11 +8,14 @@ go through the data epoch by epoch are not; so it has to stay below the friction
 limit holds, going faster would not get a chain further: noisy directions move by (2T/Var(G)) G a step at any speed.
 With friction along the noise (`sampler.noise_rank`) it is the noisiest direction that counts, v the largest eigenvalue
 of the covariance of G: the friction follows a noise that changes with θ only while rate · v/(4 N T) stays below NOISY.
+That bound holds where it must and is far too strict elsewhere; so where the batch may grow, pilots take its place, and
+only curvature limits the rate (`batch_growth.py`).
 
 Both are known only near where the network fits, so a copy of it is led there first, by SGD on the same potential.
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ from torch import Tensor, nn
 
 from atmc.data import DeviceStore, ImageData
 from atmc.data.choose_batches import fits
+from atmc.engine.batch_growth import Choice, choose_batch, pilot
 from atmc.engine.step_stability import curvature
 
 STEPS = 300  # of the walk, at most; and at most EPOCHS epochs
@@ -44,6 +48,7 @@ class StepSize:
 
     start: float
     rate: float
+    choice: Choice | None = None  # of the batch, where pilots made it
 
 
 def find_step_size(
@@ -55,19 +60,34 @@ def find_step_size(
     device: Any,
     noise_rank: int = 0,
     temperature: float = 1.0,
+    faster: float = 1.0,
+    largest: int = 0,
+    kind: type | None = None,
 ) -> StepSize:
-    """The largest rates up to `most` that curvature and gradient noise allow; `make` gives a network its potential."""
+    """The largest rates up to `most` that curvature and gradient noise allow; `make` gives a network its potential.
+
+    The sampler's is `faster` times as large. Where the batch may grow to `largest`, pilots of the sampler `kind` choose
+    both.
+    """
     walker = _Walker(copy.deepcopy(model).to(device), data, make, min(batch, len(data)), torch.device(device))
     start = min(most, BENT / walker.curvature())
     while not walker.walk(start) and start > 1e-9 * most:
         start /= 4
     bent = BENT / walker.curvature()
+    if largest > batch and kind is not None:
+
+        def read(size: int, rate: float) -> tuple[float, float]:
+            draw = functools.partial(walker.noisy_gradient, size)
+            return pilot(walker.params, draw, kind, len(data), rate, noise_rank, temperature, MOMENTUM)
+
+        choice = choose_batch(read, batch, largest, min(most, faster * _short(min(most, bent))))
+        return StepSize(_short(start), choice.rate, choice)
     each, along = walker.variance()
     if noise_rank:
         noisy = 4 * NOISY * len(data) * temperature / max(along, 1e-300)
     else:
         noisy = 2 * HEAT * math.log(1 / MOMENTUM) * len(data) / max(each, 1e-300)
-    return StepSize(_short(start), _short(min(most, bent, noisy)))
+    return StepSize(_short(start), min(most, faster * _short(min(most, bent, noisy))))
 
 
 class _Walker:
@@ -116,6 +136,10 @@ class _Walker:
         index = torch.randperm(len(self.data), generator=self.generator)[:count]
         return self._gradient(index)
 
+    def noisy_gradient(self, count: int) -> list[Tensor]:
+        """The gradient on a batch drawn with replacement, as runs with `sampler.noise_rank` draw it."""
+        return self._gradient(torch.randint(len(self.data), (count,), generator=self.generator))[1]
+
     def _gradient(self, index: Tensor) -> tuple[float, list[Tensor]]:
         x, y = self.store.examples(index.to(self.store.device))
         with torch.enable_grad():
@@ -140,8 +164,7 @@ class _Walker:
             return 0.0, 0.0
         rows = []
         for _ in range(LOOKS):
-            index = torch.randint(len(self.data), (self.batch,), generator=self.generator)
-            rows.append(torch.cat([g.flatten() for g in self._gradient(index)[1]]))
+            rows.append(torch.cat([g.flatten() for g in self.noisy_gradient(self.batch)]))
         spread = torch.stack(rows)
         spread -= spread.mean(0)
         each = spread.double().square().sum(0) / (LOOKS - 1)
