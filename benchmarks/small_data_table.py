@@ -56,7 +56,7 @@ def write(out: Path) -> None:
     rows.sort(key=lambda row: (known.index(row["set"]) if row["set"] in known else 99, row["row"]))
     out.mkdir(parents=True, exist_ok=True)
     (out / "table.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    text = "\n".join([*_regression(rows), "", *_classes(rows)]).strip() + "\n"
+    text = "\n".join([*_regression(rows), "", *_paired(rows), "", *_classes(rows)]).strip() + "\n"
     (out / "table.md").write_text(text)
     print(text)
 
@@ -113,6 +113,25 @@ def _regression(rows: list[dict[str, Any]]) -> list[str]:
                 spent = sum(cell["seconds"]) / len(cell["seconds"])
                 rmse = _mean(cell["rmse"], 4 if name == "naval" else 3)
                 lines.append(f"| {name} | {kind} | {rmse} | {inside:.1f} | {spent:.0f} |")
+    return lines
+
+
+def _paired(rows: list[dict[str, Any]]) -> list[str]:
+    """By how much `atmc` is ahead of the other rows, on the splits that both have."""
+    cells = {(row["set"], row["row"]): dict(zip(row["splits"], row["nll"], strict=True)) for row in rows}
+    others = list(dict.fromkeys(row["row"] for row in rows if row["set"] in FOLDERS and row["row"] != "atmc"))
+    names = [name for name in FOLDERS if (name, "atmc") in cells]
+    if not names or not others:
+        return []
+    lines = ["Log-likelihood of atmc less that of another row on the same splits, ± its standard error (splits):", ""]
+    lines += ["| set | " + " | ".join(others) + " |", "| --- |" + " --- |" * len(others)]
+    for name in names:
+        line = [name]
+        for other in others:
+            mine, theirs = cells[name, "atmc"], cells.get((name, other), {})
+            both = [theirs[split] - mine[split] for split in mine if split in theirs]
+            line.append(f"{_mean(both)} ({len(both)})" if both else "–")
+        lines.append("| " + " | ".join(line) + " |")
     return lines
 
 

@@ -56,6 +56,7 @@ def test_the_table_has_means_over_splits(tmp_path: Path) -> None:
     rows = {row["row"]: row for row in json.loads((out / "table.json").read_text())}
     assert rows["ensemble"]["nll"] == [2.0, 1.0]
     said = (out / "table.md").read_text()
+    assert "| yacht | -0.500 ± 1.061 (2) |" in said  # atmc less ensemble: 1 and -2
     assert "| yacht | 2 of 20 | -2.000 ± 0.707 | -1.500 ± 0.354 | -1.25 ± 0.01 | -1.18 ± 0.21 |" in said
 
 
