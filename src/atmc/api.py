@@ -43,7 +43,7 @@ from atmc.api_defaults import (
 )
 from atmc.api_likelihoods import default_noise, with_likelihood
 from atmc.api_outcome import how_far, posterior_of, say_if_off, say_if_unscored, scored_samples
-from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature
+from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature, narrows
 from atmc.api_settings import at_temperature, begun, check_longer, settings_of, source_of, start_of, target_of
 from atmc.api_speed import find_pace, threads_for
 from atmc.common.atomic_files import temporary_folder
@@ -127,8 +127,8 @@ def sample(
             for networks up to 200,000 parameters, short pilots let the batch grow until its noise leaves the law as
             it is (`atmc.engine.batch_growth`).
         temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (for
-            classes also likelihoods) in short pilots that together cost less than the run, prints one table, and goes
-            on with the best on all data (`posterior.pilots`).
+            classes also a likelihood and a prior) in short pilots that together cost less than the run, prints one
+            table, and goes on with the best on all data (`posterior.pilots`).
         chains: how many to run. The first begins at the weights of `model`, the others near them, with noise of a tenth
             of each tensor's root mean square.
         start: "fresh" draws new weights for every chain instead (by the layers' own `reset_parameters`), which finds
@@ -181,8 +181,9 @@ def sample(
             fixed = likelihood is not None or first != "categorical"
             teller = choose_progress() if progress == "auto" else progress or Progress()
             draw = functools.partial(sample, model, **how)
-            pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller)
-            temperature = pilots[0].temperature
+            narrow = prior is None and "target.prior" not in " ".join(overrides) and narrows(model)
+            pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller, narrow)
+            temperature, prior = pilots[0].temperature, pilots[0].prior or prior
             likelihood = likelihood if fixed else pilots[0].likelihood
     noisy = learns_noise(likelihood, train)
     if few:
