@@ -3,9 +3,9 @@
 A fifth of the examples is held out. Each pilot samples the rest for a seventh of the run's epochs, and is scored by the
 NLL of its predictive on the held-out part.
 
-    1. T = 1, 0.1 and 0.01
-    2. for classes, the noisy Dirichlet likelihood at the best of these
-    3. for classes and networks with more than 16 inputs to a unit, a narrower prior at the best of these
+    1. T = 1, 0.1 and 0.01; for classes and networks with more than 16 inputs to a unit with a narrower prior
+    2. there, the usual prior at the best of these
+    3. for classes, the noisy Dirichlet likelihood at the best of these
     4. √10 times the best T, and a √10th of it
 
 There are at most seven, so all together cost less than the run itself, which then uses all examples. Few held-out
@@ -118,12 +118,13 @@ def choose_temperature(
                 costs[new.key] = cost
         tried.sort(key=lambda pilot: pilot.rank)
 
+    prior = NARROW if train.classes and narrow else None
     for temperature in FIRST:
-        fly(likelihood, temperature)
+        fly(likelihood, temperature, prior)
+    if prior is not None:
+        fly(likelihood, tried[0].temperature)
     if train.classes and not fixed:
-        fly(NOISY, tried[0].temperature)
-    if train.classes and narrow:
-        fly(tried[0].likelihood, tried[0].temperature, NARROW)
+        fly(NOISY, tried[0].temperature, tried[0].prior)
     best = tried[0]
     for factor in (math.sqrt(10), 1 / math.sqrt(10)):
         if best.temperature * factor <= 1:
