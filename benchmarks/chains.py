@@ -60,12 +60,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    rows = [together(key, options) for key in options.only]
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
-        record = {"device": device, "torch": torch.__version__, "rows": rows}
-        (options.out / "chains.json").write_text(json.dumps(record, indent=1) + "\n")
+    rows: list[dict[str, Any]] = []
+    for key in options.only:
+        rows.append(together(key, options))
+        if options.out is not None:
+            options.out.mkdir(parents=True, exist_ok=True)
+            device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
+            record = {"device": device, "torch": torch.__version__, "rows": rows}
+            (options.out / "chains.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

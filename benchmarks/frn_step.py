@@ -27,28 +27,24 @@ from atmc.nn.norm_functions import HAS_TRITON
 from graph_timing import milliseconds, recorded, slowest, take_turns
 
 if HAS_TRITON:
-    from atmc.nn.kernels import frn_op
+    from atmc.nn.kernels import frn_layers, frn_op
 
 BATCH = 256
 BANDWIDTH = 4.0e3  # bytes a nanosecond that an H200 reaches in a copy, in GB/s
 PROCESSES = 12  # that compile at once
+# fmt: off
 WAYS: dict[str, dict[int, list[Any]]] = {
     "FORWARD": {
-        16: [(8, 1), (8, 3), (8, 2), (16, 1), (16, 3), (16, 2)],
-        32: [(8, 1), (8, 3), (8, 4), (16, 3), (4, 3)],
-        64: [(8, 1), (8, 3), (8, 5), (4, 4)],
+        16: [(8, 1, 0), (8, 3, 0), (16, 3, 0), (8, 1, 256), (8, 2, 256), (8, 2, 512), (16, 2, 256), (16, 1, 512)],
+        32: [(8, 1, 0), (8, 3, 0), (8, 4, 0), (16, 3, 0), (8, 2, 256), (8, 1, 256)],
+        64: [(8, 1, 0), (8, 3, 0), (8, 5, 0), (4, 4, 0)],
     },
     "BACKWARD": {
-        16: [
-            (8, 128, 256, 1),
-            (8, 128, 256, 3),
-            (8, 128, 512, 3),
-            (16, 128, 256, 1),
-            (16, 128, 512, 3),
-            (16, 128, 1024, 3),
-        ],
-        32: [(8, 256, 256, 1), (8, 256, 256, 3), (8, 128, 256, 4), (16, 256, 256, 3), (4, 64, 256, 3)],
-        64: [(8, 64, 64, 1), (8, 64, 64, 3), (8, 64, 64, 5), (4, 64, 64, 4)],
+        16: [(8, 128, 256, 1, 0), (8, 128, 512, 3, 0), (16, 128, 512, 3, 0),
+             (8, 128, 256, 1, 1), (8, 128, 256, 2, 1), (8, 128, 512, 2, 1), (16, 128, 256, 2, 1), (16, 128, 512, 1, 1)],
+        32: [(8, 256, 256, 1, 0), (8, 256, 256, 3, 0), (16, 256, 256, 3, 0), (4, 64, 256, 3, 0),
+             (8, 256, 256, 1, 1), (8, 256, 256, 2, 1)],
+        64: [(8, 64, 64, 1, 0), (8, 64, 64, 3, 0), (8, 64, 64, 5, 0), (4, 64, 64, 4, 0)],
     },
     "WEIGHTS": {
         16: [(4, 256, 128, 3), (4, 128, 256, 3), (4, 128, 128, 3), (4, 256, 256, 2), (4, 512, 128, 2)],
@@ -56,6 +52,7 @@ WAYS: dict[str, dict[int, list[Any]]] = {
         64: [(8, 64, 44, 3), (8, 64, 88, 3), (8, 64, 64, 2), (4, 64, 44, 2)],
     },
 }
+# fmt: on
 
 
 def floor() -> None:
@@ -92,7 +89,7 @@ def floor() -> None:
 
 def check() -> None:
     """The whole network: gradients of the kernels and of layer by layer, both against float64."""
-    compile_all({kind: {c: [way] for c, way in getattr(frn_op, kind).items()} for kind in WAYS}, True)
+    compile_all({kind: {c: [way] for c, way in getattr(frn_layers, kind).items()} for kind in WAYS}, True)
     torch.manual_seed(0)
     model = build("resnet-frn").cuda()
     wide = build("resnet-frn").double()
@@ -115,14 +112,14 @@ def check() -> None:
         assert torch.equal(runs[1], runs[2]), "two runs differ"
 
 
-def layers_of() -> list[frn_op.Layer]:
+def layers_of() -> list[frn_layers.Layer]:
     model = build("resnet-frn")
     parts = [model.stem, *(part for block in model.blocks for part in block.parts())]
     strides = [block.first.conv.stride[0] for block in model.blocks]
-    return frn_op.plan((3, 32, 32), [part.conv.weight.shape for part in parts], strides)
+    return frn_layers.plan((3, 32, 32), [part.conv.weight.shape for part in parts], strides)
 
 
-def kernels_of(layer: frn_op.Layer, later: bool = True) -> dict[str, Callable[[], object]]:
+def kernels_of(layer: frn_layers.Layer, later: bool = True) -> dict[str, Callable[[], object]]:
     """Launches of a layer's three kernels on random data; `later`: its input has other readers, as most have."""
     kernel = 3 if layer.taps == 9 else 1
     side = layer.height * layer.stride
@@ -141,9 +138,11 @@ def kernels_of(layer: frn_op.Layer, later: bool = True) -> dict[str, Callable[[]
     dw = torch.empty(layer.filters + weight.numel(), device="cuda").bfloat16()
     given = (conv, res, dy)
     return {
-        "FORWARD": lambda: frn_op.forward_layer(layer, BATCH, x, weight, res, params, conv, y, scale),
-        "BACKWARD": lambda: frn_op.backward_layer(layer, BATCH, given, weight, params, scale, dc, dres, dx, add, share),
-        "WEIGHTS": lambda: frn_op.weight_gradient(layer, x, dc, dw, BATCH),
+        "FORWARD": lambda: frn_layers.forward_layer(layer, BATCH, x, weight, res, params, conv, y, scale),
+        "BACKWARD": lambda: frn_layers.backward_layer(
+            layer, BATCH, given, weight, params, scale, dc, dres, dx, add, share
+        ),
+        "WEIGHTS": lambda: frn_layers.weight_gradient(layer, x, dc, dw, BATCH),
     }
 
 
@@ -163,7 +162,7 @@ def compile_share(tables: dict[str, dict[str, list[Any]]], every_layer: bool, sh
         for kind, by_channels in tables.items():
             jobs += [(layer, kind, way) for way in by_channels[str(layer.outputs)]]
     for layer, kind, way in jobs[share::PROCESSES]:
-        getattr(frn_op, kind)[layer.outputs] = tuple(way) if isinstance(way, list) else way
+        getattr(frn_layers, kind)[layer.outputs] = tuple(way) if isinstance(way, list) else way
         try:
             for later in (True, False) if kind == "BACKWARD" and every_layer else (True,):
                 kernels_of(layer, later)[kind]()
@@ -172,7 +171,7 @@ def compile_share(tables: dict[str, dict[str, list[Any]]], every_layer: bool, sh
             print(f"{layer.outputs} channels, {kind} {way}: {error}", flush=True)
 
 
-def typical() -> dict[int, frn_op.Layer]:
+def typical() -> dict[int, frn_layers.Layer]:
     """The layer of each width that there is most of, with a shortcut."""
     return {layer.outputs: layer for layer in layers_of() if layer.shortcut is not None and layer.stride == 1}
 
@@ -191,13 +190,13 @@ def sweep() -> dict[str, dict[str, Any]]:
         for kind, ways in WAYS.items():
             found = []
             for way in ways[channels]:
-                getattr(frn_op, kind)[channels] = way
+                getattr(frn_layers, kind)[channels] = way
                 try:
                     found.append((microseconds(launches[kind]), way))
                 except Exception as error:
                     print(f"{channels} channels, {kind} {way}: {type(error).__name__}", flush=True)
             took, way = min(found)
-            getattr(frn_op, kind)[channels] = way
+            getattr(frn_layers, kind)[channels] = way
             best[kind][str(channels)] = {"launch": way, "microseconds": took}
             print(f"{channels} channels, {kind}: " + ", ".join(f"{w} {t:.1f} µs" for t, w in found), flush=True)
     compile_all({kind: {c: [found["launch"]] for c, found in rows.items()} for kind, rows in best.items()}, True)

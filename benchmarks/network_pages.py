@@ -85,7 +85,9 @@ def _stable(row: dict[str, Any] | None) -> str:
         return NONE
     if str(row["status"]).startswith("stopped"):
         return "diverged"
-    trouble = [] if row["status"] == "done" else ["stopped early"]
+    trouble = []
+    if row["status"] != "done":
+        trouble.append(f"stopped after {row['reached']:g} of {row['epochs']} epochs")
     trouble += [plural(row[f"{kind}s"], kind) for kind in ("jump", "rollback") if row[f"{kind}s"]]
     return f"{row['jump']:.2f}" + (f", {', '.join(trouble)}" if trouble else "")
 

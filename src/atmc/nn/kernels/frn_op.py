@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,82 +16,11 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from atmc.nn.kernels import frn_triton as kernels
+from atmc.nn.kernels.frn_layers import EPS, PER_LAYER, Layer, backward_layer, forward_layer, plan, weight_gradient
 from atmc.nn.kernels.norm_act_backward_triton import sum_kernel
-from atmc.nn.kernels.norm_act_triton import IDENTITY, SILU
 from atmc.nn.norm_functions import ACTS, norm_act_reference
 
-EPS = 1e-6
-PER_LAYER = 4  # bias of the convolution, gain, bias, threshold
-# By output channels. Forward: warps; stages of the pipeline. Backward: warps; pixels a pass of the normalisation and a
-# product of the data gradient; stages. Weight gradient: warps; pixels a product; programs for each row of taps; stages.
-FORWARD = {16: (8, 3), 32: (8, 3), 64: (8, 3)}
-BACKWARD = {16: (8, 128, 512, 3), 32: (8, 256, 256, 3), 64: (8, 64, 64, 3)}
-WEIGHTS = {16: (4, 256, 128, 3), 32: (4, 128, 64, 3), 64: (8, 64, 44, 3)}
 own_stream = True  # for weight gradients; False for comparison
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer: shapes, where its input and shortcut come from (layer numbers, -1 the images), where its parts lie."""
-
-    index: int
-    source: int
-    shortcut: int | None
-    inputs: int
-    outputs: int
-    height: int
-    width: int
-    stride: int
-    taps: int
-    act: int
-    at: int  # of its activations, in elements of an allocation for all layers and one image
-    statistics: int  # likewise of its statistics
-    filters: int  # of its weight, likewise
-
-    @property
-    def pixels(self) -> int:
-        return self.height * self.width
-
-    @property
-    def size(self) -> int:
-        return self.outputs * self.pixels
-
-    @property
-    def constants(self) -> dict[str, int]:
-        return {"H": self.height, "W": self.width, "C": self.inputs, "O": self.outputs, "STRIDE": self.stride,
-                "TAPS": self.taps}  # fmt: skip
-
-
-def plan(image: Sequence[int], shapes: Sequence[Sequence[int]], strides: Sequence[int]) -> list[Layer]:
-    """The layers of a network, stem first; a block with a stride of 2 or a change of channels begins with a projection.
-
-    image: channels, height, width; shapes: those of the weights, in the order in which layers run; strides: of blocks.
-    """
-    layers: list[Layer] = []
-    height, width = image[1], image[2]
-    at = statistics = filters = 0
-
-    def append(source: int, shortcut: int | None, act: int, stride: int) -> int:
-        nonlocal at, statistics, filters
-        outputs, inputs, kernel, _ = shapes[len(layers)]
-        layers.append(
-            Layer(len(layers), source, shortcut, inputs, outputs, height, width, stride, kernel * kernel, act, at,
-                  statistics, filters)
-        )  # fmt: skip
-        at, statistics = at + layers[-1].size, statistics + outputs
-        filters += inputs * outputs * kernel * kernel
-        return len(layers) - 1
-
-    last = append(-1, None, SILU, 1)
-    for stride in strides:
-        height, width = height // stride, width // stride
-        shortcut = last
-        if shapes[len(layers)][2] == 1:
-            shortcut = append(last, None, IDENTITY, stride)
-        first = append(last, None, SILU, stride)
-        last = append(first, shortcut, SILU, 1)
-    return layers
 
 
 class _Buffers:
@@ -112,22 +40,12 @@ class _Buffers:
         return self.stats[layer.statistics * self.images :]
 
 
-def _warps(count: int) -> dict[str, int]:
-    """So many warps, and so few registers that two programs fit on a multiprocessor: 256 images are then one wave."""
-    return {"num_warps": count, "num_stages": 1, "maxnreg": min(255, 1024 // count)}
-
-
 def _device(x: Tensor) -> Any:
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
 def _layers(x: Tensor, weights: Sequence[Tensor], strides: Sequence[int]) -> list[Layer]:
     return plan(x.shape[1:], [w.shape for w in weights], strides)
-
-
-def _laid_out(weight: Tensor) -> Tensor:
-    """The weight as it lies in memory, (O, kh, kw, C); a copy where it lies otherwise."""
-    return weight.movedim(1, -1).contiguous()
 
 
 @torch.library.custom_op(
@@ -153,46 +71,6 @@ def frn_trunk(
                 layer, len(x), source, weights[layer.index], shortcut, of, saved.conv(layer), out, saved.scale(layer)
             )
     return y, kept, stats
-
-
-def forward_layer(
-    layer: Layer,
-    images: int,
-    x: Tensor,
-    weight: Tensor,
-    res: Tensor | None,
-    params: Sequence[Tensor],
-    conv: Tensor,
-    y: Tensor,
-    scale: Tensor,
-) -> None:
-    warps, stages = FORWARD[layer.outputs]
-    kernels.forward_kernel[(images,)](
-        x, _laid_out(weight), res, *params, conv, y, scale, EPS, **layer.constants, BLOCK_C=max(16, layer.inputs),
-        ACT=layer.act, HAS_RES=res is not None, STAGES=stages, **_warps(warps),
-    )  # fmt: skip
-
-
-def backward_layer(
-    layer: Layer,
-    images: int,
-    tensors: Sequence[Tensor | None],
-    weight: Tensor,
-    params: Sequence[Tensor],
-    scale: Tensor,
-    dc: Tensor,
-    dres: Tensor | None,
-    dx: Tensor | None,
-    add: Tensor | None,
-    share: Tensor,
-) -> None:
-    """tensors: the convolution's result, the shortcut, and the gradient of the layer's output."""
-    warps, passing, product, stages = BACKWARD[layer.outputs]
-    kernels.backward_kernel[(images,)](
-        *tensors, _laid_out(weight), *params, scale, dc, dres, dx, add, share, images, **layer.constants,
-        ACT=layer.act, HAS_RES=dres is not None, HAS_DX=dx is not None, HAS_ADD=dx is not None and add is not None,
-        BLOCK_N=min(passing, layer.pixels), BLOCK_Q=min(product, layer.pixels), STAGES=stages, **_warps(warps),
-    )  # fmt: skip
 
 
 def _outputs(x: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, Tensor, Tensor]:
@@ -276,23 +154,6 @@ def frn_trunk_backward(
             torch.cuda.current_stream(x.device).wait_stream(_side_stream(x.device))
     del alive
     return dw, sums
-
-
-def weight_gradient(layer: Layer, source: Tensor, dc: Tensor, dw: Tensor, images: int) -> Tensor:
-    """Write a layer's gradient into its part of `dw`; returns the programs' shares, which must live till it is done."""
-    warps, pixels, programs, stages = WEIGHTS[layer.outputs]
-    programs, rows = min(images, programs), 3 if layer.taps == 9 else 1
-    size = layer.inputs * layer.outputs * layer.taps
-    shares = torch.empty(programs * size, device=dw.device)
-    kernels.weight_kernel[(programs, rows)](
-        source, dc, shares, images, **layer.constants, BLOCK_P=min(pixels, layer.pixels),
-        BLOCK_K=max(16, triton.next_power_of_2(rows * layer.inputs)), SHARE=triton.cdiv(images, programs),
-        num_warps=warps, num_stages=stages,
-    )  # fmt: skip
-    kernels.add_kernel[(triton.cdiv(size, 64),)](
-        shares, dw[layer.filters :], size, PROGRAMS=programs, BLOCK=64, ROWS=64, num_warps=4
-    )
-    return shares
 
 
 def _gradients(x: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, Tensor]:
