@@ -1,5 +1,6 @@
 """How fast a run of `atmc.sample` goes: the threads of a step, and the step size that network and data allow."""
 
+import dataclasses
 import os
 import time
 from contextlib import nullcontext, suppress
@@ -63,7 +64,8 @@ def find_pace(
 ) -> StepSize:
     """How fast this network may be sampled on these data, searched for as the run will go: with its threads.
 
-    And with batches of which size, where they may grow to `largest`.
+    And with batches of which size, where they may grow to `largest`. Not where noise is learned: the
+    regression of benchmarks/batch_growth.py predicts as well with the bound on the step then, from more samples.
     """
     from atmc.target import Potential
 
@@ -84,10 +86,11 @@ def find_pace(
     # Of `numerics` the threads alone: on a GPU the fastest convolutions are not always the same; the speed should be.
     with numerics(settings, device) if device.type == "cpu" else nullcontext():
         section = settings.sampler
-        faster = 1.0
-        if isinstance(likelihood, LocationScale):
-            model = first_fit.fitted(model, train, potential, batch, device)
-            faster = first_fit.FASTER if batch < len(train) else 1.0  # with all data it is curvature that limits it
         noise = section.noise_rank, section.temperature or 1.0
-        grow = largest, sampler_class(section.name)
-        return find_step_size(model, train, potential, batch, RATE, device, *noise, faster, *grow)
+        if not isinstance(likelihood, LocationScale):
+            grow = largest, sampler_class(section.name)
+            return find_step_size(model, train, potential, batch, RATE, device, *noise, *grow)
+        near = first_fit.fitted(model, train, potential, batch, device)
+        found = find_step_size(near, train, potential, batch, RATE, device, *noise)
+        faster = first_fit.FASTER if batch < len(train) else 1.0  # with all data it is curvature that limits it
+        return dataclasses.replace(found, rate=min(RATE, faster * found.rate))

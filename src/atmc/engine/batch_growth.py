@@ -21,7 +21,7 @@ from torch import Tensor
 EXCESS = 0.1  # over T, along the noise, in the mean over a cycle
 FULL = 2 * EXCESS  # at its full step
 LEAST_STEPS = 4000  # of a run: 20 cycles of 200
-PILOTS = 5  # at most
+PILOTS = 3  # at most: 1,100 gradients each, so 0.8 of the gradients of the shortest run that has them
 LEAST_TIMES, MOST_TIMES = 1.4, 16.0  # by which a batch grows, or a rate falls, after one of them
 SETTLE, STOPS, BETWEEN, GRADIENTS = 200, 100, 6, 3  # steps before the first reading; readings; steps; gradients at each
 

@@ -60,14 +60,12 @@ def find_step_size(
     device: Any,
     noise_rank: int = 0,
     temperature: float = 1.0,
-    faster: float = 1.0,
     largest: int = 0,
     kind: type | None = None,
 ) -> StepSize:
     """The largest rates up to `most` that curvature and gradient noise allow; `make` gives a network its potential.
 
-    The sampler's is `faster` times as large. Where the batch may grow to `largest`, pilots of the sampler `kind` choose
-    both.
+    Where the batch may grow to `largest`, pilots of the sampler `kind` choose it and its rate.
     """
     walker = _Walker(copy.deepcopy(model).to(device), data, make, min(batch, len(data)), torch.device(device))
     start = min(most, BENT / walker.curvature())
@@ -80,14 +78,14 @@ def find_step_size(
             draw = functools.partial(walker.noisy_gradient, size)
             return pilot(walker.params, draw, kind, len(data), rate, noise_rank, temperature, MOMENTUM)
 
-        choice = choose_batch(read, batch, largest, min(most, faster * _short(min(most, bent))))
+        choice = choose_batch(read, batch, largest, _short(min(most, bent)))
         return StepSize(_short(start), choice.rate, choice)
     each, along = walker.variance()
     if noise_rank:
         noisy = 4 * NOISY * len(data) * temperature / max(along, 1e-300)
     else:
         noisy = 2 * HEAT * math.log(1 / MOMENTUM) * len(data) / max(each, 1e-300)
-    return StepSize(_short(start), min(most, faster * _short(min(most, bent, noisy))))
+    return StepSize(_short(start), _short(min(most, bent, noisy)))
 
 
 class _Walker:

@@ -9,7 +9,7 @@ Where U has the curvature λ, the step of every sampler is θ ← θ + a (θ −
     SGD               r = h/N,          a its momentum
 
 `overshoot` is r λ over that limit, 1 at the edge. Chains do live beyond the edge: a network finds its way to flatter
-weights, a speed limit bounds what a step can do, and the demo's chain is at 1.3. So only one above `FAR` counts.
+weights, a speed limit bounds what a step can do, and digits-atmc's chain is at 1.3. So only one above `FAR` counts.
 """
 
 import math
