@@ -51,7 +51,7 @@ def recipes(changes: list[str]) -> dict[str, Recipe]:
     """The rows and how each is made; a row's seed is set later. `changes` are to the sampled one."""
     trained = load_recipe("digits-sgd")
     return {
-        "ATMC": load_recipe("digits-demo", changes),
+        "ATMC": load_recipe("digits-atmc", changes),
         "SGD": trained,
         f"deep ensemble of {MEMBERS} SGD": dataclasses.replace(trained, chains=MEMBERS),
         "SGD, weight decay 0.0005": load_recipe("digits-sgd", USUAL),

@@ -230,9 +230,9 @@ def test_one_estimate_a_run_that_changes_no_bit_and_survives(
     assert len(measured) == 1
 
 
-@pytest.mark.parametrize("name", ["digits-demo", "digits-sgd"])
+@pytest.mark.parametrize("name", ["digits-atmc", "digits-sgd"])
 def test_the_recipes_of_the_demo_are_not_called_unstable(name: str, tmp_path: Path) -> None:
-    changes = ["schedule.epochs=80", "schedule.burn_in_epochs=0"] if name == "digits-demo" else ["schedule.epochs=2"]
+    changes = ["schedule.epochs=20", "schedule.burn_in_epochs=0"] if name == "digits-atmc" else ["schedule.epochs=2"]
     listen = Listen()
     run(load_recipe(name, changes), tmp_path / "run", progress=listen)
     assert listen.notes == []

@@ -17,7 +17,7 @@ from atmc.common.errors import InputError, OtherRunError
 if TYPE_CHECKING:
     from atmc.report.report_data import ReportData, RunFacts
 
-RECIPES = (("atmc", "digits-demo"), ("sgd", "digits-sgd"))
+RECIPES = (("atmc", "digits-atmc"), ("sgd", "digits-sgd"))
 OOD = ("letters", "scrambled", "noise")
 
 

@@ -1,7 +1,7 @@
 """`atmc sample folder:PATH`: default settings for a folder of images, a sub-folder for each class.
 
-Network and likelihood are those of digits-atmc, whose speed is for 200 images. At T = 0 a sampler is SGD with learning
-rate speed² N, so speeds scale as 1/√N. A few hundred steps of SGD come first: with few images a chain would spend most
+Network and likelihood are the demo's, whose speed is for 200 images. At T = 0 a sampler is SGD with learning rate
+speed² N, so speeds scale as 1/√N. A few hundred steps of SGD come first: with few images a chain would spend most
 of its time on the initial fit.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atmc.recipe.settings import Recipe
 
 PREFIX = "folder:"
-BASE = "digits-atmc"  # its network, likelihood and schedule
+BASE = "digits-atmc"  # the demo's recipe
 SIDE = 32  # pixels, where no size is asked for: minutes on a CPU
 RATE = 0.01  # of the SGD that the sampler would be without its noise
 WARM_STEPS, WARM_LR = 400, 0.01
@@ -30,7 +30,7 @@ STEPS, CYCLES = 1200, 20
 
 
 def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
-    """The recipe of digits with data, speed and lengths for the images of `name`; `settings` override all of them."""
+    """The demo's recipe with data, speed and lengths for the images of `name`; `settings` override all of them."""
     from atmc import data
     from atmc.recipe.settings import ScheduleSection
     from atmc.recipe.toml_files import find_recipe, load_recipe
@@ -61,7 +61,7 @@ def recipe_for(name: str, settings: Sequence[str] = ()) -> Recipe:
         "data.batch_size": batch,
         "sampler.speed": round(speed, 5),
         "sampler.max_speed": round(speed / 0.3, 5),
-        "sampler.temperature": 1.0,  # its T was chosen for 200 digits
+        "sampler.temperature": 1.0,  # the demo's T was chosen for its 200 digits
         "sampler.inertia": 0.001,
         "schedule.warm_start_epochs": max(10, math.ceil(WARM_STEPS * batch / count)),
         "schedule.warm_start_lr": WARM_LR,
