@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from small_data_sets import CLASS_SPLITS, FOLDERS, SPLITS
+from small_data_sets import CLASS_SPLITS, CLASSES, FOLDERS, SPLITS
 
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
     "MC dropout": {
@@ -38,7 +38,7 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
         "yacht": (-1.18, 0.21),
     },
 }
-SCORES = ("rmse", "accuracy", "nll", "ece", "coverage90", "seconds")
+SCORES = ("rmse", "accuracy", "nll", "ece", "coverage90", "seconds", "cpu_seconds")
 
 
 def write(out: Path) -> None:
@@ -56,7 +56,7 @@ def write(out: Path) -> None:
     rows.sort(key=lambda row: (known.index(row["set"]) if row["set"] in known else 99, row["row"]))
     out.mkdir(parents=True, exist_ok=True)
     (out / "table.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    text = "\n".join([*_regression(rows), "", *_classes(rows)]).strip() + "\n"
+    text = "\n".join([*_regression(rows), "", *_paired(rows), "", *_classes(rows)]).strip() + "\n"
     (out / "table.md").write_text(text)
     print(text)
 
@@ -66,8 +66,9 @@ def _row(name: str, row: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
     for key in ("epochs", "batch", "samples", "settings"):
         if fits[0].get(key):
             made[key] = fits[0][key]
+    made["devices"] = [fit.get("device", "cpu") for fit in fits]
     for score in SCORES:
-        if score in fits[0]:
+        if all(score in fit for fit in fits):
             made[score] = [round(fit[score], 4) for fit in fits]
     if "guess" in fits[0]:
         made["guess"] = [round(fit["guess"], 4) for fit in fits]
@@ -115,30 +116,72 @@ def _regression(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _paired(rows: list[dict[str, Any]]) -> list[str]:
+    """By how much `atmc` is ahead of the other rows, on the splits that both have."""
+    cells = {(row["set"], row["row"]): dict(zip(row["splits"], row["nll"], strict=True)) for row in rows}
+    others = list(dict.fromkeys(row["row"] for row in rows if row["set"] in FOLDERS and row["row"] != "atmc"))
+    names = [name for name in FOLDERS if (name, "atmc") in cells]
+    if not names or not others:
+        return []
+    lines = ["Log-likelihood of atmc less that of another row on the same splits, ± its standard error (splits):", ""]
+    lines += ["| set | " + " | ".join(others) + " |", "| --- |" + " --- |" * len(others)]
+    for name in names:
+        line = [name]
+        for other in others:
+            mine, theirs = cells[name, "atmc"], cells.get((name, other), {})
+            both = [theirs[split] - mine[split] for split in mine if split in theirs]
+            line.append(f"{_mean(both)} ({len(both)})" if both else "–")
+        lines.append("| " + " | ".join(line) + " |")
+    return lines
+
+
 SHOWN = {"atmc": "`atmc.sample`", "ensemble": "5 networks", "ensemble-heteroscedastic": "5 networks, σ(x)"}
 SHOWN |= {"laplace": "laplace-torch"}
 
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The table of the documentation: mean test log-likelihood, the best of a set in bold."""
-    means: dict[str, dict[str, tuple[float, str]]] = {}
-    splits: dict[str, int] = {}
-    for row in (row for row in rows if row["set"] in FOLDERS and row["row"] in SHOWN):
-        mean = -sum(row["nll"]) / len(row["nll"])
-        text = _mean([-nll for nll in row["nll"]], 2) if len(row["nll"]) > 1 else f"{mean:.2f}"
-        means.setdefault(row["set"], {})[SHOWN[row["row"]]] = mean, text
-        splits[row["set"]] = max(splits.get(row["set"], 0), len(row["nll"]))
     columns = [*SHOWN.values(), *PUBLISHED]
     lines = ["| set (splits) | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
-    for name, found in means.items():
-        known = {
-            kind: (table[name][0], f"{table[name][0]:.2f} ± {table[name][1]:.2f}") for kind, table in PUBLISHED.items()
-        }
-        found = found | known
-        best = max(round(mean, 2) for mean, _ in found.values())
-        cells = [found.get(column, (-math.inf, "–")) for column in columns]
-        texts = [f"**{text}**" if round(mean, 2) == best else text for mean, text in cells]
-        lines.append(f"| {name} ({splits[name]}) | " + " | ".join(texts) + " |")
+    for name in FOLDERS:
+        known = {SHOWN[row["row"]]: row["nll"] for row in rows if row["set"] == name and row["row"] in SHOWN}
+        if not known:
+            continue
+        most = max(map(len, known.values()))
+        found = {kind: (-sum(nll) / len(nll), _cell(nll, most)) for kind, nll in known.items()}
+        for kind, table in PUBLISHED.items():
+            found[kind] = table[name][0], f"{table[name][0]:.2f} ± {table[name][1]:.2f}"
+        lines.append(f"| {name} ({most}) | " + _bold([found.get(column) for column in columns], 1) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(nll: list[float], most: int) -> str:
+    """Mean log-likelihood and its error; with the number of splits where other rows have more."""
+    return _mean([-value for value in nll], 2) + ("" if len(nll) == most else f" ({len(nll)})")
+
+
+def _bold(cells: list[tuple[float, str] | None], sign: int) -> str:
+    """A line of cells, the largest (or, with sign −1, the least) in bold as far as two digits tell."""
+    best = max(round(sign * cell[0], 2) for cell in cells if cell is not None)
+    shown = ["–" if c is None else f"**{c[1]}**" if round(sign * c[0], 2) == best else c[1] for c in cells]
+    return " | ".join(shown)
+
+
+def class_page(rows: list[dict[str, Any]]) -> str:
+    """NLL of `temperature="auto"` and of five networks, the better in bold, with what guessing has."""
+    lines = ['| set (splits) | `temperature="auto"` | 5 networks | guessing | T chosen |', "| --- |" + " --- |" * 4]
+    for name in CLASSES:
+        known = {row["row"]: row for row in rows if row["set"] == name}
+        if "atmc-auto" not in known:
+            continue
+        own = known["atmc-auto"]
+        cells = [
+            (sum(row["nll"]) / len(row["nll"]), _mean(row["nll"]) + f" ({len(row['nll'])})") if row else None
+            for row in (own, known.get("ensemble"))
+        ]
+        chosen = sorted({t for _, t in own["chosen"]})
+        span = f"{chosen[0]:g}" if len(chosen) == 1 else f"{chosen[0]:g} to {chosen[-1]:g}"
+        lines.append(f"| {name} | {_bold(cells, -1)} | {own['guess'][0]:.3f} | {span} |")
     return "\n".join(lines) + "\n"
 
 

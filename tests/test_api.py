@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from atmc import likelihoods, priors
-from atmc.api import default_recipe, sample
+from atmc.api import sample
+from atmc.api_defaults import default_recipe
 from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
 from atmc.nn import mlp

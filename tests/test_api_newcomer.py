@@ -15,9 +15,10 @@ import pytest
 import torch
 from torch import nn
 
-from atmc import api, likelihoods
-from atmc.api import default_recipe, sample
+from atmc import api, api_speed, likelihoods
+from atmc.api import sample
 from atmc.api_arguments import work
+from atmc.api_defaults import default_recipe
 from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
 from atmc.engine.progress import Progress
@@ -231,15 +232,15 @@ def two_threads() -> Iterator[None]:
 def test_small_networks_have_one_thread_unless_it_is_set(
     overrides: list[str], small: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search, seen = api.find_step_size, []
+    search, seen = api_speed.find_step_size, []
 
     def noting(*args: Any) -> Any:
         seen.append(torch.get_num_threads())
         torch.set_num_threads(1)  # not to wait for it
         return search(*args)
 
-    monkeypatch.setattr(api, "find_step_size", noting)
-    monkeypatch.setattr(api, "SMALL", small * api.SMALL)
+    monkeypatch.setattr(api_speed, "find_step_size", noting)
+    monkeypatch.setattr(api_speed, "SMALL", small * api_speed.SMALL)
     sample(net(3), (X, Y), epochs=1, out=tmp_path, overrides=overrides, progress=None)
     assert seen == [expected]  # the search for the speed goes as the run does
     assert torch.get_num_threads() == 2
@@ -253,7 +254,7 @@ def test_a_run_from_before_goes_on_with_its_threads(
     named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how: Any = {"sampler": "sghmc"} if named else {"recipe": default_recipe("sghmc", 200, 10)}
-    monkeypatch.setattr(api, "SMALL", 0)
+    monkeypatch.setattr(api_speed, "SMALL", 0)
     sample(net(3), (X, Y), **how, epochs=10, out=tmp_path / "before", progress=None)
     monkeypatch.undo()
     sample(net(3), (X, Y), **how, epochs=12, out=tmp_path / "before", progress=None)
@@ -282,7 +283,7 @@ class Listening(Progress):
 
 @pytest.mark.parametrize(("patience", "count"), [(0.0, 1), (600.0, 0)])
 def test_a_long_search_for_the_speed_is_told_of(patience: float, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "PATIENCE", patience)
+    monkeypatch.setattr(api_speed, "PATIENCE", patience)
     listening = Listening()
     sample(net(3), (X, Y), epochs=1, progress=listening)
     assert sum("searching for the speed" in note for note in listening.notes) == count

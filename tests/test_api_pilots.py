@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import atmc
-from atmc.api_pilots import SHARE, Pilot, middle_first, parts
+from atmc.api_pilots import SHARE, Pilot, middle_first, narrows, parts
 from atmc.data import ImageData
 from atmc.engine.progress import Progress
 from atmc.storage.run_directory import RunDir
@@ -58,6 +58,25 @@ def test_the_best_is_gone_on_with_and_kept(tmp_path: Path) -> None:
     assert again.pilots == rows
     assert not any("pilots" in note for note in quiet.notes)
     assert atmc.Posterior.from_run(tmp_path / "run", net()).pilots == rows
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_narrower_prior_is_tried_where_layers_are_wide(tmp_path: Path) -> None:
+    x, y = blobs(90)
+    torch.manual_seed(0)
+    wide = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 3))
+    assert narrows(wide)
+    assert not narrows(net())
+    how = {"epochs": 42, "temperature": "auto", "out": tmp_path / "run", "progress": None}
+    rows = atmc.sample(wide, (x, y), **how).pilots
+    assert "gaussian-limited" in {row["prior"] for row in rows}
+    recipe = RunDir.open(tmp_path / "run").recipe
+    assert recipe.target.prior == (rows[0]["prior"] or "gaussian")
+    assert len(atmc.sample(wide, (x, y), **how)) > 0  # goes on with the prior that it has
+    rule = atmc.priors.build("gaussian-limited").assign(wide)
+    assert [rule[f"{k}.weight"] for k in (0, 2)] == [atmc.priors.Normal(1.0), atmc.priors.Normal(0.5)]
+    rows = atmc.sample(wide, (x, y), prior="laplace", epochs=14, temperature="auto", progress=None).pilots
+    assert {row["prior"] for row in rows} == {None}
 
 
 @pytest.mark.filterwarnings("ignore")

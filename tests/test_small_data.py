@@ -56,11 +56,13 @@ def test_the_table_has_means_over_splits(tmp_path: Path) -> None:
     rows = {row["row"]: row for row in json.loads((out / "table.json").read_text())}
     assert rows["ensemble"]["nll"] == [2.0, 1.0]
     said = (out / "table.md").read_text()
+    assert "| yacht | -0.500 ± 1.061 (2) |" in said  # atmc less ensemble: 1 and -2
     assert "| yacht | 2 of 20 | -2.000 ± 0.707 | -1.500 ± 0.354 | -1.25 ± 0.01 | -1.18 ± 0.21 |" in said
 
 
-def test_the_page_shows_the_kept_table() -> None:
+def test_the_page_shows_the_kept_tables() -> None:
     root = Path(__file__).parents[1]
     rows = json.loads((root / "results" / "small_data" / "table.json").read_text())
-    page = (root / "docs" / "tutorials" / "regression.md").read_text()
-    assert page.split("<!-- uci -->\n")[1].split("<!-- /uci -->")[0] == small_data_table.page(rows)
+    page = (root / "docs" / "tutorials" / "small-data.md").read_text()
+    for mark, made in (("uci", small_data_table.page(rows)), ("classes", small_data_table.class_page(rows))):
+        assert page.split(f"<!-- {mark} -->\n")[1].split(f"<!-- /{mark} -->")[0] == made

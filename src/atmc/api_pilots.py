@@ -1,13 +1,14 @@
 """`temperature="auto"`: short pilots on a held-out part of the training data choose T, and for classes the likelihood.
 
-A fifth of the examples is held out. Each pilot samples the rest for a sixth of the run's epochs, and is scored by the
+A fifth of the examples is held out. Each pilot samples the rest for a seventh of the run's epochs, and is scored by the
 NLL of its predictive on the held-out part.
 
-    1. T = 1, 0.1 and 0.01
-    2. for classes, the noisy Dirichlet likelihood at the best of these
-    3. √10 times the best T, and a √10th of it
+    1. T = 1, 0.1 and 0.01; for classes and networks with more than 16 inputs to a unit with a narrower prior
+    2. there, the usual prior at the best of these
+    3. for classes, the noisy Dirichlet likelihood at the best of these
+    4. √10 times the best T, and a √10th of it
 
-There are at most six, so all together cost less than the run itself, which then uses all examples. Few held-out
+There are at most seven, so all together cost less than the run itself, which then uses all examples. Few held-out
 examples cannot tell neighbouring temperatures apart: of those within one standard error of the best (of the paired
 difference) the middle one is taken.
 """
@@ -22,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
@@ -30,14 +31,16 @@ from atmc.engine.guessing import SMALLEST, guess
 from atmc.engine.progress import Progress
 from atmc.posterior.regression import nll_each
 from atmc.target.likelihoods import build
+from atmc.target.priors.rules import LIMIT
 
 if TYPE_CHECKING:
     from atmc.posterior import Posterior
 
 HELD_OUT, MOST_HELD_OUT = 5, 2000  # a fifth, and at most so many
-SHARE = 6  # pilots at most, and so the part of the run's epochs that each may have
+SHARE = 7  # pilots at most, and so the part of the run's epochs that each may have
 FIRST = (1.0, 0.1, 0.01)
 NOISY = "noisy-dirichlet"
+NARROW = "gaussian-limited"
 LEAST = 10  # held-out examples
 
 
@@ -51,6 +54,12 @@ class Pilot:
     behind: float | None = None  # standard errors of the paired difference by which it is behind the best
     samples: int = 0
     seconds: float = 0.0
+    prior: str | None = None  # where it is not the usual one
+
+    @property
+    def key(self) -> tuple[str, float, str | None]:
+        """What makes it differ from other pilots."""
+        return self.likelihood, self.temperature, self.prior
 
     @property
     def rank(self) -> float:
@@ -81,11 +90,12 @@ def choose_temperature(
     fixed: bool,
     batch_size: int | None,
     teller: Progress,
+    narrow: bool = False,
 ) -> list[Pilot]:
-    """All pilots, the chosen one first. `draw(data, epochs=, batch_size=, temperature=, likelihood=)` samples.
+    """All pilots, the chosen one first. `draw(data, epochs=, batch_size=, temperature=, likelihood=, prior=)` samples.
 
     Says what it costs before it begins, and what it found. `likelihood` names the first one tried, and if `fixed` the
-    only one.
+    only one; `narrow` says whether a narrower prior may be tried.
     """
     held, rest = parts(train)
     length = max(1, epochs // SHARE)
@@ -95,28 +105,30 @@ def choose_temperature(
         f"{len(train)} examples, come before the run"
     )
     tried: list[Pilot] = []
-    costs: dict[tuple[str, float], Tensor] = {}  # NLL of each held-out example
+    costs: dict[Any, Tensor] = {}  # NLL of each held-out example
 
-    def fly(name: str, temperature: float) -> None:
-        new = Pilot(name, float(f"{temperature:.2g}"))
-        if len(tried) < SHARE and (new.likelihood, new.temperature) not in {
-            (p.likelihood, p.temperature) for p in tried
-        }:
-            how = {} if fixed else {"likelihood": name}
+    def fly(name: str, temperature: float, prior: str | None = None) -> None:
+        new = Pilot(name, float(f"{temperature:.2g}"), prior=prior)
+        if len(tried) < SHARE and new.key not in {p.key for p in tried}:
+            how: dict[str, Any] = {} if fixed else {"likelihood": name}
+            how |= {} if prior is None else {"prior": prior}
             found, cost = _flown(partial(draw, rest, temperature=new.temperature, **how), held, new)
             tried.append(found)
             if cost is not None:
-                costs[new.likelihood, new.temperature] = cost
+                costs[new.key] = cost
         tried.sort(key=lambda pilot: pilot.rank)
 
+    prior = NARROW if train.classes and narrow else None
     for temperature in FIRST:
-        fly(likelihood, temperature)
+        fly(likelihood, temperature, prior)
+    if prior is not None:
+        fly(likelihood, tried[0].temperature)
     if train.classes and not fixed:
-        fly(NOISY, tried[0].temperature)
+        fly(NOISY, tried[0].temperature, tried[0].prior)
     best = tried[0]
     for factor in (math.sqrt(10), 1 / math.sqrt(10)):
         if best.temperature * factor <= 1:
-            fly(best.likelihood, best.temperature * factor)
+            fly(best.likelihood, best.temperature * factor, best.prior)
     best = tried[0]
     if best.nll is None:
         raise RunError('every pilot of temperature="auto" diverged: standardise the inputs, or give a temperature')
@@ -174,9 +186,17 @@ def nll_of_each(posterior: "Posterior", held: ImageData) -> Tensor:
     return -probs.gather(1, held.labels[:, None].long()).clamp_min(SMALLEST).log()[:, 0]
 
 
-def _behind(pilot: Pilot, best: Pilot, costs: dict[tuple[str, float], Tensor]) -> Pilot:
+def narrows(model: nn.Module) -> bool:
+    """Whether the narrower prior differs from Normal(1) on this network."""
+    if type(model).__name__ == "ResNetPP":  # has a prior of its own
+        return False
+    wide = (math.prod(p.shape[1:]) for p in model.parameters() if p.requires_grad and p.ndim >= 2)
+    return any(fan_in > LIMIT**2 for fan_in in wide)
+
+
+def _behind(pilot: Pilot, best: Pilot, costs: dict[Any, Tensor]) -> Pilot:
     """The pilot with how clearly it is behind the best."""
-    mine, theirs = (costs.get((p.likelihood, p.temperature)) for p in (pilot, best))
+    mine, theirs = costs.get(pilot.key), costs.get(best.key)
     if mine is None or theirs is None or pilot == best:
         return replace(pilot, behind=0.0 if pilot == best else None)
     error = float((mine - theirs).std()) / math.sqrt(len(mine))
@@ -184,9 +204,10 @@ def _behind(pilot: Pilot, best: Pilot, costs: dict[tuple[str, float], Tensor]) -
 
 
 def middle_first(pilots: list[Pilot]) -> list[Pilot]:
-    """Of those as good as the best, with its likelihood, the one with the middle T comes first; the rest stay."""
+    """Of those as good as the best, with its likelihood and prior, the one with the middle T comes first."""
     best = pilots[0]
-    level = [p for p in pilots if p.behind is not None and p.behind <= 1 and p.likelihood == best.likelihood]
+    alike = [p for p in pilots if (p.likelihood, p.prior) == (best.likelihood, best.prior)]
+    level = [p for p in alike if p.behind is not None and p.behind <= 1]
     level.sort(key=lambda p: p.temperature)
     chosen = level[(len(level) - 1) // 2]
     return [chosen, *(p for p in pilots if p is not chosen)]
@@ -200,15 +221,17 @@ def guessing(train: ImageData, likelihood: str) -> float | None:
 
 def table(pilots: list[Pilot], known: float | None) -> str:
     """The pilots as people see them, the best first."""
-    wide = max(len("likelihood"), *(len(p.likelihood) for p in pilots))
+    names = {p.key: p.likelihood + (f" ({p.prior})" if p.prior else "") for p in pilots}
+    wide = max(len("likelihood"), *map(len, names.values()))
     lines = [f"{'likelihood':{wide}s}       T  held-out NLL  behind [s.e.]  samples  seconds"]
     for p in sorted(pilots, key=lambda p: p.rank):
         nll = "diverged" if p.nll is None else f"{p.nll:.3f}"
         behind = "" if p.behind is None else f"{p.behind:.1f}"
-        start = f"{p.likelihood:{wide}s}  {p.temperature:6g}  {nll:>12s}  {behind:>13s}"
+        start = f"{names[p.key]:{wide}s}  {p.temperature:6g}  {nll:>12s}  {behind:>13s}"
         lines.append(f"{start}  {p.samples:7d}  {p.seconds:7.1f}")
     best = pilots[0]
-    lines.append(f"The run uses T = {best.temperature:g} and the {best.likelihood} likelihood.")
+    more = f", with the {best.prior} prior" if best.prior else ""
+    lines.append(f"The run uses T = {best.temperature:g} and the {best.likelihood} likelihood{more}.")
     if known is not None:
         lines[-1] += f" Guessing has an NLL of {known:.3f}."
     return "\n".join(lines)

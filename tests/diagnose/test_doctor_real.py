@@ -91,7 +91,8 @@ def test_inputs_that_were_not_standardised_heat_the_chain_and_the_cure_is_named(
     x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1))
-    sample(model, (x, 100 * x[:, :1] + 1000), epochs=40, out=tmp_path / "run", test=(x, x[:, :1]), progress=None)
+    how = {"likelihood": "learned-noise", "epochs": 40, "test": (x, x[:, :1]), "progress": None}
+    sample(model, (x, 100 * x[:, :1] + 1000), out=tmp_path / "run", **how)
     found = doctor(tmp_path / "run")
     assert found[0].level == "problem"
     assert "Standardise" in ailments(found)["The chain is hotter than asked"].action

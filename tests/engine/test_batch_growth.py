@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import atmc
-from atmc import api
+from atmc import api_defaults as api
 from atmc.engine.batch_growth import PILOTS, choose_batch
 from atmc.engine.progress import Progress
 from atmc.storage.run_directory import RunDir

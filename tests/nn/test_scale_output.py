@@ -109,13 +109,17 @@ def test_a_warm_start_fits_the_values_first() -> None:
     assert late[0][1].abs().min() > 0.05
 
 
-def test_noise_that_grows_with_the_input_is_found_and_kept(tmp_path: object) -> None:
+NEEDS_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
+def test_noise_that_grows_with_the_input_is_found_and_kept(device: str, tmp_path: object) -> None:
     generator = torch.Generator().manual_seed(0)
     x = 4 * torch.rand(300, 1, generator=generator) - 2
     y = 50 + 10 * (x[:, 0] + torch.exp(x[:, 0] - 1) * torch.randn(300, generator=generator))
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
-    posterior = atmc.sample(net, (x, y), epochs=250, progress=None)
+    posterior = atmc.sample(net, (x, y), epochs=250, device=device, progress=None)
     found = posterior.regress(torch.tensor([[-1.5], [1.5]]))
     low, high = found.aleatoric.sqrt().tolist()
     assert 0.3 < low < 2.5  # 0.8 of the user's units

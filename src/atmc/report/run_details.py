@@ -83,7 +83,7 @@ def pilots_of(manifest: dict[str, Any]) -> tuple[dict[str, str], ...]:
 
     return tuple(
         {
-            "likelihood": str(row.get("likelihood", "–")),
+            "likelihood": str(row.get("likelihood", "–")) + (f" ({row['prior']})" if row.get("prior") else ""),
             "temperature": number(row.get("temperature"), "g"),
             "nll": number(row.get("nll"), ".3f"),
             "behind": number(row.get("behind"), ".1f"),

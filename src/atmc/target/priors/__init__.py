@@ -4,7 +4,7 @@ from atmc.target.priors.elementwise import Horseshoe, Laplace, Normal, StudentT
 from atmc.target.priors.prior import Flat, Prior
 from atmc.target.priors.prior_set import PriorSet
 from atmc.target.priors.rowwise import Direction, GroupLaplace
-from atmc.target.priors.rules import RULES, Clause, PriorRule, build, gaussian, normalised, on, resnetpp
+from atmc.target.priors.rules import RULES, Clause, PriorRule, build, gaussian, limited, normalised, on, resnetpp
 
 __all__ = [
     "RULES",
@@ -21,6 +21,7 @@ __all__ = [
     "StudentT",
     "build",
     "gaussian",
+    "limited",
     "normalised",
     "on",
     "resnetpp",
