@@ -123,6 +123,7 @@ def minibatch_regressions() -> str:
     for row in _results("minibatch/law.json"):
         if row["problem"] in names:
             step = "" if row["step"] == 1.0 else f", step × {row['step']:g}"
+            step += ", in epochs" if row.get("epochs") else ""
             wide, error = row["stiffest_variance"]
             lines.append(
                 [

@@ -76,8 +76,13 @@ def linear() -> tuple[Gradient, int, Tensor, Tensor]:
 PROBLEMS = {"logistic": (logistic, 0.0144), "linear": (linear, 0.01)}  # and h/√m
 
 
-def moments(problem: str, sampler: str, rank: int, scale: float, steps: int, seed: int) -> dict[str, Any]:
-    """One chain: its mean and second moments, readings and cost. `scale` multiplies the step size at equal friction."""
+def moments(
+    problem: str, sampler: str, rank: int, scale: float, steps: int, seed: int, epochs: bool = False
+) -> dict[str, Any]:
+    """One chain: its mean and second moments, readings and cost. `scale` multiplies the step size at equal friction.
+
+    With `epochs` examples are drawn without replacement, epoch by epoch, and it is the momentum that stays equal.
+    """
     torch.set_num_threads(1)
     make, speed = PROBLEMS[problem]
     gradient, count, mean, cov = make()
@@ -85,7 +90,8 @@ def moments(problem: str, sampler: str, rank: int, scale: float, steps: int, see
     w = mean + torch.linalg.cholesky(cov) @ torch.randn(len(mean), generator=draw, dtype=torch.float64)
     w.requires_grad_()
     lr = 1e-3
-    options = {"mass": (speed / lr) ** -2, "friction": -math.log(0.97) / lr, "noise_rank": rank, "momentum_init": "law"}
+    friction = -math.log(0.97) / (lr * scale if epochs else lr)
+    options = {"mass": (speed / lr) ** -2, "friction": friction, "noise_rank": rank, "momentum_init": "law"}
     chain = getattr(atmc, sampler)([w], lr=lr * scale, seed=seed, **options)
 
     def fresh() -> Tensor:
@@ -93,9 +99,12 @@ def moments(problem: str, sampler: str, rank: int, scale: float, steps: int, see
             return gradient(w, torch.randint(count, (32,), generator=draw))
 
     first, second, readings = torch.zeros_like(mean), torch.zeros_like(cov), []
-    began, burn = time.monotonic(), steps // 10
+    began, burn, whole = time.monotonic(), steps // 10, count // 32
     for step in range(steps):
-        w.grad = fresh()
+        if epochs and step % whole == 0:
+            order = torch.randperm(count, generator=draw)
+        with torch.no_grad():
+            w.grad = gradient(w, order[step % whole :: whole][:32]) if epochs else fresh()
         chain.step()
         if step >= burn:
             away = w.detach() - mean
@@ -113,7 +122,9 @@ def moments(problem: str, sampler: str, rank: int, scale: float, steps: int, see
     }
 
 
-def regression_row(problem: str, sampler: str, rank: int, scale: float, found: list[dict[str, Any]]) -> dict[str, Any]:
+def regression_row(
+    problem: str, sampler: str, rank: int, scale: float, epochs: bool, found: list[dict[str, Any]]
+) -> dict[str, Any]:
     cov = PROBLEMS[problem][0]()[3].numpy()
     values, vectors = np.linalg.eigh(cov)
     # About the reference's mean, so that a chain that is off in the mean is off here too.
@@ -126,6 +137,7 @@ def regression_row(problem: str, sampler: str, rank: int, scale: float, found: l
         "sampler": sampler,
         "noise_rank": rank,
         "step": scale,
+        "epochs": epochs,
         "temperature": 1.0,
         "augment": "none",
         "chains": len(found),
@@ -204,11 +216,13 @@ def digits_row(batch: int, rate: float, rank: int, found: list[dict[str, Any]]) 
     }
 
 
+# Problem, sampler, rank, factor of the step, and whether in epochs: the last is a run of `thermometer.py`.
 REGRESSIONS = [
-    *(("logistic", "ATMC", rank, 1.0) for rank in (0, 16)),
-    ("logistic", "SGHMC", 16, 1.0),
-    *(("logistic", "ATMC", 0, scale) for scale in (0.5, 0.25)),
-    *(("linear", "ATMC", rank, 1.0) for rank in (0, 16, 50)),
+    *(("logistic", "ATMC", rank, 1.0, False) for rank in (0, 16)),
+    ("logistic", "SGHMC", 16, 1.0, False),
+    *(("logistic", "ATMC", 0, scale, False) for scale in (0.5, 0.25)),
+    ("logistic", "ATMC", 0, 0.5, True),
+    *(("linear", "ATMC", rank, 1.0, False) for rank in (0, 16, 50)),
 ]
 NETWORKS = [(600, 0.2, 0), (20, 0.05, 0), (20, 0.05, 16), (20, 0.0125, 0), (20, 0.0125, 16), (100, 0.05, 16)]
 
@@ -222,6 +236,7 @@ def show(row: dict[str, Any]) -> None:
         text = "  ".join(f"{key} {row[key][0]:.4f} ± {row[key][1]:.4f}" for key in ("training_loss", "nll"))
     else:
         name = f"{row['problem']} {row['sampler']} step {row['step']:g} rank {row['noise_rank']}"
+        name += " in epochs" if row["epochs"] else ""
         low, mid, high = row["sd_ratio"]
         wide, error = row["stiffest_variance"]
         text = f"sd {low:.3f} {mid:.3f} {high:.3f}  stiffest {wide:.2f} ± {error:.2f}"
@@ -247,7 +262,7 @@ def main() -> None:
             if "digits" in options.only
         ]
         waiting += [
-            (regression_row, case, [pool.submit(moments, *case, options.steps, seed) for seed in seeds])
+            (regression_row, case, [pool.submit(moments, *case[:4], options.steps, seed, case[4]) for seed in seeds])
             for case in REGRESSIONS
             if case[0] in options.only
         ]
