@@ -72,6 +72,7 @@ ROWS = {
     "T0.02-follow-rank8": Row(0.02, 8, follow=True),
     "T0.05-follow": Row(0.05, follow=True),
     "T0.05-follow-rank8": Row(0.05, 8, follow=True),
+    "T1-follow": Row(1.0, follow=True),
     "T1-follow-rank8": Row(1.0, 8, follow=True),
     "T0-dirichlet": Row(0.0, dirichlet=True),
     "T1-dirichlet": Row(1.0, dirichlet=True),
