@@ -40,7 +40,6 @@ from atmc.recipe.settings import (
     TargetSection,
 )
 from atmc.storage.run_directory import RunDir
-from atmc.target import priors
 
 TRAIN, HELD_OUT, CYCLE, RATE, DECAY = 45_000, 5_000, 48, 0.1, 5e-4
 
@@ -81,12 +80,6 @@ ROWS = {
 }
 
 
-def prior() -> priors.PriorRule:
-    """Weight decay w on the mean loss is the prior Normal(0, 1/(N w)); gains and biases have a wide one."""
-    weights = priors.on(priors.Normal(1 / math.sqrt(TRAIN * DECAY)), min_ndim=2)
-    return priors.PriorRule([weights, priors.on(priors.Normal(1.0))], name="weight decay")
-
-
 def recipe_of(name: str, seed: int) -> Recipe:
     row = ROWS[name]
     # The noisy Dirichlet likelihood has large gradients where a network is wrong: a sixth of the rate, as it has in
@@ -97,7 +90,11 @@ def recipe_of(name: str, seed: int) -> Recipe:
         seed=seed,
         data=DataSection(name="cifar10", batch_size=128, augment="crop-flip", validation=HELD_OUT),
         model=ModelSection(name="wide-resnet", depth=16, width=4, norm="gn-ws"),
-        target=TargetSection(prior="custom", likelihood="noisy-dirichlet" if row.dirichlet else "categorical"),
+        target=TargetSection(
+            prior="gaussian-weights",  # weight decay w on the mean loss is Normal(0, 1/(N w)); the rest has a wide one
+            prior_scale=1 / math.sqrt(TRAIN * DECAY),
+            likelihood="noisy-dirichlet" if row.dirichlet else "categorical",
+        ),
         sampler=SamplerSection(
             name="atmc",
             lr=1e-3,
@@ -158,7 +155,7 @@ def measure(name: str, seed: int, runs: Path) -> dict[str, Any]:
     """One row, run to its end."""
     began = time.monotonic()
     recipe, folder = recipe_of(name, seed), runs / f"{name}-{seed}"
-    run(recipe, folder, None, None, prior=prior() if recipe.target.prior == "custom" else None)
+    run(recipe, folder, None, None)
     opened = RunDir.open(folder)
     labels, probs = opened.labels("validation"), opened.predictions("validation").numpy()
     assert labels is not None

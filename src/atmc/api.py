@@ -45,7 +45,7 @@ from atmc.api_likelihoods import default_noise, with_likelihood
 from atmc.api_outcome import how_far, posterior_of, say_if_off, say_if_unscored, scored_samples
 from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature, narrows
 from atmc.api_settings import at_temperature, begun, check_longer, settings_of, source_of, start_of, target_of
-from atmc.api_speed import find_pace, threads_for
+from atmc.api_speed import step_size_for, threads_for
 from atmc.common.atomic_files import temporary_folder
 from atmc.common.errors import InputError
 from atmc.data import ImageData, OwnData
@@ -232,7 +232,7 @@ def sample(
         )
         walker = start_weights(own, about, 0)
         largest = 0 if batch_size is not None else largest_batch(about, len(train), overrides)
-        found = find_pace(walker, train, about, kind, batch, pick_device(place), teller, law, largest)
+        found = step_size_for(walker, train, about, kind, batch, pick_device(place), teller, law, largest)
         if found.choice is not None:
             batch = batch_size = found.choice.batch
             teller.note(found.choice.said)

@@ -61,19 +61,19 @@ def default_recipe(
     sampler: str,
     num_data: int,
     epochs: int = 100,
-    pace: StepSize | None = None,
+    step_size: StepSize | None = None,
     noise_rank: int = 0,
     fit_steps: int = 0,
     batch: int | None = None,
 ) -> Recipe:
     """Settings for a network and data that nobody has tuned for: slow enough to be safe, at the Bayes posterior T = 1.
 
-    A tenth as many epochs of SGD come first: thermostats that meet the storm of the first steps remember it for long.
+    A tenth as many epochs of SGD come first: thermostats started during the initial transient adapt slowly.
     Then there are 20 cycles, or as many of 200 steps as there is time for, up to 60; those after the first third give
-    samples. `pace` says how fast to go, and is otherwise RATE. Where noise is learned, Adam takes the place of SGD,
-    with at most `fit_steps` steps.
+    samples. Rates are those of `step_size`, or RATE. Where noise is learned, Adam takes the place of SGD, with at most
+    `fit_steps` steps.
     """
-    pace = StepSize(RATE, RATE) if pace is None else pace
+    step_size = StepSize(RATE, RATE) if step_size is None else step_size
     if batch is None:
         batch = mini_batch(num_data) if sampler == "sgd" else default_batch(num_data)
     cycle = math.ceil(epochs / min(60, max(20, epochs * num_data // batch // 200)))
@@ -82,7 +82,7 @@ def default_recipe(
         cycle_epochs=cycle,
         burn_in_epochs=min(epochs - cycle, cycle * math.ceil(0.3 * epochs / cycle)),
         warm_start_epochs=math.ceil(epochs / 10),
-        warm_start_lr=pace.start,
+        warm_start_lr=step_size.start,
     )
     if batch == num_data:  # no noise to be annealed away: constant steps; 60 samples after the first third, 180 of LONG
         kept = epochs - schedule.burn_in_epochs
@@ -112,10 +112,10 @@ def default_recipe(
         )
     kind = sampler_class(sampler)
     if kind is None or not kind.has_momentum:
-        moves = SamplerSection(name=sampler, lr=2 * pace.rate / num_data)
+        moves = SamplerSection(name=sampler, lr=2 * step_size.rate / num_data)
     else:
         # As an optimizer a sampler is SGD with rate speed² N on the mean loss: so the speed that makes it that rate.
-        speed = math.sqrt(pace.rate / num_data)
+        speed = math.sqrt(step_size.rate / num_data)
         # Friction takes noise out; where there is none, less of it lets soft directions mix in fewer steps.
         momentum = 0.99 if batch == num_data else 0.9
         # The paper's ratio of speeds. The limit also keeps a light thermostat from remembering a stormy start.

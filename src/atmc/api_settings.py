@@ -46,7 +46,7 @@ def settings_of(
     train: ImageData,
     epochs: int | None,
     overrides: Sequence[str],
-    pace: StepSize | None = None,
+    step_size: StepSize | None = None,
     noise_rank: int = 0,
     fit_steps: int = 0,
     batch: int | None = None,
@@ -55,7 +55,7 @@ def settings_of(
         base = source
     elif isinstance(source, str):
         length = epochs if epochs is not None else 100
-        base = default_recipe(source, len(train), length, pace, noise_rank, fit_steps, batch)
+        base = default_recipe(source, len(train), length, step_size, noise_rank, fit_steps, batch)
     else:
         from atmc.storage.run_recipe import load_recipe_or_run
 
@@ -96,7 +96,7 @@ def check_longer(out: str | Path | None, epochs: int, each: int) -> None:
 
 
 def begun(out: str | Path | None, sampler: str, epochs: int | None) -> Recipe | None:
-    """The settings of the run that is in `out` already, as long as is asked now: it goes on with the pace it has."""
+    """The settings of the run that is in `out` already, with the length asked for now; its step size stays."""
     if out is None or not Manifest.exists(Path(out)):
         return None
     past = RunDir.open(out).recipe

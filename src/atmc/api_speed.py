@@ -51,7 +51,7 @@ def threads_for(
     return 1 if work(model, train) * batch <= SMALL else None
 
 
-def find_pace(
+def step_size_for(
     model: nn.Module,
     train: ImageData,
     settings: Recipe,
