@@ -36,12 +36,20 @@ ROOT = Path(__file__).parents[1]
 TRAIN, CYCLE = 40_960, 5_000
 S02, S05, S2 = 0.02**0.5, 0.05**0.5, 0.2**0.5  # standard deviations of the priors
 LOOKS = {"sampler.mass_looks": 3, "schedule.burn_in_epochs": 63}  # over two cycles, which give no samples
+COOL = {"sampler.lr": 0.0001, "sampler.friction": 45.0}  # as friction that follows the step has it at a tenth of h
 WARM = {"schedule.warm_start_epochs": 62, "schedule.warm_start_lr": 0.1}  # two cycles' steps, which give no samples
 
 
 def scaled(prior: float) -> dict[str, float]:
     """ATMC with another prior: before FRN only directions count, so step size and 1/friction go with the prior."""
     return {"target.prior_scale": prior, "sampler.lr": 0.001 * prior / S2, "sampler.friction": 2 / prior}
+
+
+def geometric(friction: float = 4.5, floor: float = 0.03, **more: Any) -> dict[str, Any]:
+    """Steps that fall by the same factor each, so that the last third is small, with friction that follows them."""
+    schedule = {"schedule.fall": "geometric", "schedule.lr_floor": floor}
+    named = {f"sampler.{key}": value for key, value in more.items()}
+    return {"sampler.friction": friction, "sampler.friction_follows_step": True, **schedule, **named}
 
 
 # Name: recipe, and what differs from it.
@@ -70,6 +78,15 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-fast-follow": ("atmc", {"sampler.lr": 0.002, "sampler.friction_follows_step": True}),
     "atmc-follow10": ("atmc", {"sampler.friction": 10.0, "sampler.friction_follows_step": True}),
     "atmc-05-follow": ("atmc", {**scaled(S05), "sampler.friction_follows_step": True}),
+    # As many steps for small step sizes as for large ones: noise of the large ones has time to go.
+    "atmc-geometric": ("atmc", geometric()),
+    "atmc-geometric10": ("atmc", geometric(10.0)),
+    "atmc-geometric10-01": ("atmc", geometric(10.0, 0.01)),
+    "atmc-geometric10-fast": ("atmc", geometric(10.0, lr=0.002)),
+    "atmc-geometric30": ("atmc", geometric(30.0)),
+    "atmc-geometric10-noise32": ("atmc", geometric(10.0, noise_rank=32)),
+    "atmc-geometric10-T0": ("atmc", geometric(10.0, temperature=0.0)),  # the ablation: the same steps of SGD
+    "sghmc-geometric10": ("atmc", geometric(10.0, name="sghmc")),
     "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
     "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
     "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),
@@ -80,9 +97,11 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, "sampler.noise_rank": 32},
     ),
     "atmc-constant-noise32": ("atmc-constant", {"sampler.noise_rank": 32}),
+    "atmc-constant-cool": ("atmc-constant", COOL),
     "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
     # From SGD's solution, where gradient noise is small: a chain in equilibrium forgets from which side it came.
     "atmc-constant-warm": ("atmc-constant", WARM),
+    "atmc-constant-cool-warm": ("atmc-constant", {**COOL, **WARM}),
     "atmc-constant-slow-warm": ("atmc-constant", {"sampler.lr": 0.0001, **WARM}),
     "atmc-constant-slow-noise32-warm": ("atmc-constant", {"sampler.lr": 0.0001, "sampler.noise_rank": 32, **WARM}),
     "atmc-slow-follow-warm": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, **WARM}),
