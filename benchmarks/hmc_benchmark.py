@@ -80,11 +80,13 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-05-follow": ("atmc", {**scaled(S05), "sampler.friction_follows_step": True}),
     # As many steps for small step sizes as for large ones: noise of the large ones has time to go.
     "atmc-geometric": ("atmc", geometric()),
+    "atmc-geometric-hold": ("atmc", geometric(floor=0.01) | {"schedule.hold_fraction": 0.25}),
     "atmc-geometric10": ("atmc", geometric(10.0)),
     "atmc-geometric10-01": ("atmc", geometric(10.0, 0.01)),
     "atmc-geometric10-fast": ("atmc", geometric(10.0, lr=0.002)),
     "atmc-geometric30": ("atmc", geometric(30.0)),
     "atmc-geometric10-noise32": ("atmc", geometric(10.0, noise_rank=32)),
+    "atmc-geometric10-mass": ("atmc", {**geometric(10.0, mass_from="element"), **LOOKS}),
     "atmc-geometric10-T0": ("atmc", geometric(10.0, temperature=0.0)),  # the ablation: the same steps of SGD
     "sghmc-geometric10": ("atmc", geometric(10.0, name="sghmc")),
     "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
