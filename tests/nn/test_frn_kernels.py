@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,50 @@ from torch import Tensor
 from atmc.nn import build, frn_trunk
 from atmc.nn.norm_functions import HAS_TRITON
 
-# Launches: single taps and an image in one pass or several; neighbours together, in several passes.
+# Launches: a program for each image, with single taps in one pass or several, or with neighbours together in several
+# passes; an image shared by several programs, with neighbours together or single taps.
+NOT_SHARED = dict.fromkeys((16, 32, 64), (0, 4, 128, 1, 1))
 WAYS = (
-    (
-        {16: (8, 1, 0), 32: (8, 3, 0), 64: (8, 3, 0)},
-        {16: (8, 64, 64, 1, 0), 32: (8, 64, 64, 1, 0), 64: (4, 16, 16, 4, 0)},
-    ),
-    (
-        {16: (8, 2, 64), 32: (8, 1, 32), 64: (8, 1, 0)},
-        {16: (8, 64, 64, 2, 1), 32: (8, 16, 64, 1, 1), 64: (8, 16, 16, 1, 1)},
-    ),
+    {
+        "FORWARD": {16: (8, 1, 0), 32: (8, 3, 0), 64: (8, 3, 0)},
+        "BACKWARD": {16: (8, 64, 64, 1, 0), 32: (8, 64, 64, 1, 0), 64: (4, 16, 16, 4, 0)},
+        "FORWARD_ROWS": NOT_SHARED,
+        "BACKWARD_ROWS": NOT_SHARED,
+    },
+    {
+        "FORWARD": {16: (8, 2, 64), 32: (8, 1, 32), 64: (8, 1, 0)},
+        "BACKWARD": {16: (8, 64, 64, 2, 1), 32: (8, 16, 64, 1, 1), 64: (8, 16, 16, 1, 1)},
+        "FORWARD_ROWS": NOT_SHARED,
+        "BACKWARD_ROWS": NOT_SHARED,
+    },
+    {
+        "FORWARD_ROWS": {16: (4, 4, 128, 3, 2), 32: (2, 4, 128, 3, 2), 64: (1, 8, 128, 4, 1)},
+        "BACKWARD_ROWS": {16: (4, 4, 168, 3, 2), 32: (2, 8, 128, 2, 2), 64: (1, 8, 128, 4, 1)},
+    },
+    {
+        "FORWARD_ROWS": {16: (2, 4, 128, 3, 1), 32: (4, 4, 128, 1, 1), 64: (1, 4, 128, 1, 2)},
+        "BACKWARD_ROWS": {16: (8, 4, 128, 1, 1), 32: (1, 8, 128, 1, 1), 64: (2, 4, 128, 1, 1)},
+    },
 )
+
+
+def launch(way: int) -> None:
+    from atmc.nn.kernels import frn_layers, frn_rows
+
+    for name, table in WAYS[way].items():
+        getattr(frn_rows if name.endswith("ROWS") else frn_layers, name).update(table)
+
+
+@pytest.fixture
+def launches() -> Iterator[Callable[[int], None]]:
+    """Launch like that until the test is over."""
+    from atmc.nn.kernels import frn_layers, frn_rows
+
+    tables = [frn_layers.FORWARD, frn_layers.BACKWARD, frn_rows.FORWARD_ROWS, frn_rows.BACKWARD_ROWS]
+    before = [dict(table) for table in tables]
+    yield launch
+    for table, old in zip(tables, before, strict=True):
+        table.update(old)
 
 
 def off(got: Tensor, want: Tensor) -> float:
@@ -30,7 +64,11 @@ def off(got: Tensor, want: Tensor) -> float:
     return float((got.detach().double().cpu() - want).norm() / want.norm().clamp_min(1e-9))
 
 
-def errors(device: str, dtype: torch.dtype, size: int, images: int = 3) -> dict[str, list[float]]:
+def strides_of(model: torch.nn.Module) -> list[int]:
+    return [block.first.conv.stride[0] for block in model.blocks]
+
+
+def errors(device: str, dtype: torch.dtype, size: int, images: int = 3, depth: int = 8) -> dict[str, list[float]]:
     """Of the output and the gradients of all weights and parameters, in a network with two changes of shape.
 
     By our kernels, and by torch's own operations in the same precision, against float64.
@@ -38,12 +76,12 @@ def errors(device: str, dtype: torch.dtype, size: int, images: int = 3) -> dict[
     from atmc.nn.kernels import frn_op
 
     torch.manual_seed(0)
-    model = build("resnet-frn", depth=8)
+    model = build("resnet-frn", depth=depth)
     layers = [model.stem, *(part for block in model.blocks for part in block.parts())]
     weights = [layer.conv.weight.detach().to(dtype) for layer in layers]
     named = [(p.conv.bias, p.norm.gain, p.norm.bias, p.norm.threshold) for p in layers]
     params = [p.detach() + 0.3 * torch.randn_like(p) for four in named for p in four]
-    x, strides = torch.randn(images, 3, size, size).to(dtype), [1, 2, 2]
+    x, strides = torch.randn(images, 3, size, size).to(dtype), strides_of(model)
     found = {}
     for name, place, change in (("ours", device, dtype), ("torch", device, dtype), ("wide", "cpu", torch.float64)):
         wide = change if change == torch.float64 else torch.float32
@@ -64,14 +102,13 @@ def errors(device: str, dtype: torch.dtype, size: int, images: int = 3) -> dict[
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves run on this machine's GPU")
 def test_the_kernels_in_triton_interpreter() -> None:
-    """In float32, where every difference is a mistake; an image in one pass and in several."""
+    """In float32, where every difference is a mistake. With two blocks of a shape, all kinds of neighbours occur."""
     program = (
         "import runpy, sys, torch; globals().update(runpy.run_path(sys.argv[1]))\n"
-        "from atmc.nn.kernels import frn_layers\n"
-        "for forward, backward in WAYS:\n"
-        "    frn_layers.FORWARD, frn_layers.BACKWARD = forward, backward\n"
-        "    found = errors('cpu', torch.float32, 16)['ours']\n"
-        "    assert max(found) < 1e-5, found\n"
+        "for way, depth in ((0, 8), (1, 8), (2, 14), (3, 14)):\n"
+        "    launch(way)\n"
+        "    found = errors('cpu', torch.float32, 16, 2, depth)['ours']\n"
+        "    assert max(found) < 1e-5, (way, found)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(Path(__file__))],
@@ -86,14 +123,13 @@ def test_the_kernels_in_triton_interpreter() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available() or not HAS_TRITON, reason="needs a CUDA device and Triton")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("size", "way"), [(32, 0), (16, 1)])
-def test_no_further_off_than_torch(size: int, way: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("size", "way", "depth"), [(32, 0, 8), (16, 1, 8), (32, 2, 14), (16, 3, 14)])
+def test_no_further_off_than_torch(
+    size: int, way: int, depth: int, dtype: torch.dtype, launches: Callable[[int], None]
+) -> None:
     """Each number is rounded at every layer, and a threshold turns a difference into a jump: for torch's own, too."""
-    from atmc.nn.kernels import frn_layers
-
-    for name, table in zip(("FORWARD", "BACKWARD"), WAYS[way], strict=True):
-        monkeypatch.setattr(frn_layers, name, table)
-    found = errors("cuda", dtype, size, images=130)
+    launches(way)
+    found = errors("cuda", dtype, size, images=130, depth=depth)
     assert max(found["ours"]) < 1.2 * max(found["torch"]), found
     assert found["ours"][0] < 1.2 * found["torch"][0], found
 

@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 
 from atmc.nn.kernels import frn_triton as kernels
+from atmc.nn.kernels import frn_weights_triton as weight_kernels
 from atmc.nn.kernels.norm_act_triton import IDENTITY, SILU
 
 EPS = 1e-6
@@ -96,7 +97,7 @@ def _warps(count: int) -> dict[str, int]:
     return {"num_warps": count, "num_stages": 1, "maxnreg": min(255, 1024 // count)}
 
 
-def _laid_out(weight: Tensor) -> Tensor:
+def laid_out(weight: Tensor) -> Tensor:
     """The weight as it lies in memory, (O, kh, kw, C); a copy where it lies otherwise."""
     return weight.movedim(1, -1).contiguous()
 
@@ -114,7 +115,7 @@ def forward_layer(
 ) -> None:
     warps, stages, pixels = FORWARD[layer.outputs]
     kernels.forward_kernel[(images,)](
-        x, _laid_out(weight), res, *params, conv, y, scale, EPS, **layer.constants, BLOCK_C=max(16, layer.inputs),
+        x, laid_out(weight), res, *params, conv, y, scale, EPS, **layer.constants, BLOCK_C=max(16, layer.inputs),
         ACT=layer.act, HAS_RES=res is not None, BLOCK_P=min(pixels, layer.pixels),
         PAIRS=pixels > 0 and layer.inputs >= 16 and layer.plain, STAGES=stages, **_warps(warps),
     )  # fmt: skip
@@ -137,7 +138,7 @@ def backward_layer(
     warps, passing, product, stages, pairs = BACKWARD[layer.outputs]
     passing = min(passing, layer.pixels)
     kernels.backward_kernel[(images,)](
-        *tensors, _laid_out(weight), *params, scale, dc, dres, dx, add, share, images, **layer.constants,
+        *tensors, laid_out(weight), *params, scale, dc, dres, dx, add, share, images, **layer.constants,
         ACT=layer.act, HAS_RES=dres is not None, HAS_DX=dx is not None, HAS_ADD=dx is not None and add is not None,
         BLOCK_N=passing, BLOCK_Q=min(product, layer.pixels),
         PAIRS=bool(pairs) and layer.plain, LATE=bool(pairs) and passing < layer.pixels, STAGES=stages, **_warps(warps),
@@ -150,12 +151,12 @@ def weight_gradient(layer: Layer, source: Tensor, dc: Tensor, dw: Tensor, images
     programs, rows = min(images, programs), 3 if layer.taps == 9 else 1
     size = layer.inputs * layer.outputs * layer.taps
     shares = torch.empty(programs * size, device=dw.device)
-    kernels.weight_kernel[(programs, rows)](
+    weight_kernels.weight_kernel[(programs, rows)](
         source, dc, shares, images, **layer.constants, BLOCK_P=min(pixels, layer.pixels),
         BLOCK_K=max(16, triton.next_power_of_2(rows * layer.inputs)), SHARE=triton.cdiv(images, programs),
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    kernels.add_kernel[(triton.cdiv(size, 64),)](
+    weight_kernels.add_kernel[(triton.cdiv(size, 64),)](
         shares, dw[layer.filters :], size, PROGRAMS=programs, BLOCK=64, ROWS=64, num_warps=4
     )
     return shares

@@ -1,47 +1,22 @@
 """All convolutions, normalisations and blocks of a ResNet-FRN as one operator of torch, by the kernels of `frn_triton`.
 
 `torch.ops.atmc.frn_trunk` can be compiled and captured in a CUDA graph. `Trunk` can be differentiated twice too (see
-`standardise_op`). Weight gradients are nobody's input, so they are made on a stream of their own.
+`standardise_op`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
 from torch import Tensor
 
-from atmc.nn.kernels.frn_layers import EPS, PER_LAYER, Layer, backward_layer, forward_layer, plan, weight_gradient
-from atmc.nn.kernels.norm_act_backward_triton import sum_kernel
+from atmc.nn.kernels.frn_layers import EPS, PER_LAYER, Layer, plan
+from atmc.nn.kernels.frn_passes import Buffers, backward_pass, forward_pass, on_device
+from atmc.nn.kernels.frn_rows import MOST_PARTS
 from atmc.nn.norm_functions import ACTS, norm_act_reference
-
-own_stream = True  # for weight gradients; False for comparison
-
-
-class _Buffers:
-    """What a forward pass keeps, in two allocations: each layer's convolution and output, and its statistics."""
-
-    def __init__(self, kept: Tensor, stats: Tensor, layers: Sequence[Layer], images: int) -> None:
-        self.kept, self.stats, self.images = kept, stats, images
-        self.half = sum(layer.size for layer in layers) * images
-
-    def conv(self, layer: Layer) -> Tensor:
-        return self.kept[layer.at * self.images :]
-
-    def out(self, layer: Layer) -> Tensor:
-        return self.kept[self.half + layer.at * self.images :]
-
-    def scale(self, layer: Layer) -> Tensor:
-        return self.stats[layer.statistics * self.images :]
-
-
-def _device(x: Tensor) -> Any:
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
 def _layers(x: Tensor, weights: Sequence[Tensor], strides: Sequence[int]) -> list[Layer]:
@@ -60,16 +35,8 @@ def frn_trunk(
     x = x.contiguous(memory_format=torch.channels_last)
     layers = _layers(x, weights, strides)
     y, kept, stats = _outputs(x, layers)
-    saved = _Buffers(kept, stats, layers, len(x))
-    with _device(x):
-        for layer in layers:
-            source = x if layer.source < 0 else saved.out(layers[layer.source])
-            shortcut = None if layer.shortcut is None else saved.out(layers[layer.shortcut])
-            out = y if layer is layers[-1] else saved.out(layer)
-            of = params[PER_LAYER * layer.index : PER_LAYER * (layer.index + 1)]
-            forward_layer(
-                layer, len(x), source, weights[layer.index], shortcut, of, saved.conv(layer), out, saved.scale(layer)
-            )
+    with on_device(x):
+        forward_pass(Buffers(x, y, kept, stats, layers, params), weights)
     return y, kept, stats
 
 
@@ -78,29 +45,13 @@ def _outputs(x: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, Tensor, Tensor
     y = torch.empty(len(x), last.outputs, last.height, last.width, dtype=x.dtype, device=x.device)
     y = y.contiguous(memory_format=torch.channels_last)
     kept = x.new_empty(2 * len(x) * sum(layer.size for layer in layers) - y.numel())
-    return y, kept, x.new_empty(len(x) * sum(layer.outputs for layer in layers), dtype=torch.float32)
+    statistics = MOST_PARTS * len(x) * sum(layer.outputs for layer in layers)
+    return y, kept, x.new_empty(statistics, dtype=torch.float32)
 
 
 @frn_trunk.register_fake
 def _(x: Tensor, weights: Sequence[Tensor], params: Any, strides: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     return _outputs(x, _layers(x, weights, strides))
-
-
-@functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-@contextlib.contextmanager
-def _aside(x: Tensor) -> Iterator[None]:
-    """Work that waits for what was begun here; the caller waits for the stream before it returns."""
-    if not (own_stream and x.is_cuda):
-        yield
-        return
-    side = _side_stream(x.device)
-    side.wait_stream(torch.cuda.current_stream(x.device))
-    with torch.cuda.stream(side):
-        yield
 
 
 @torch.library.custom_op(
@@ -121,38 +72,10 @@ def frn_trunk_backward(
     """(gradients of the weights, each as (O, kh, kw, C); gradients of [gain, bias, threshold, pre] × all channels)."""
     x = x.contiguous(memory_format=torch.channels_last)
     dy = dy.to(x.dtype).contiguous(memory_format=torch.channels_last)
-    layers, images = _layers(x, weights, strides), len(x)
-    saved = _Buffers(kept, stats, layers, images)
+    layers = _layers(x, weights, strides)
     dw, sums = _gradients(x, layers)
-    partial = torch.empty(PER_LAYER * images * max(1, sum(each.outputs for each in layers)), device=x.device)
-    slopes: dict[int, Tensor] = {layers[-1].index: dy}  # gradients of layers' outputs, as far as they are known
-    alive: list[Tensor] = []  # until the other stream is done with them
-    with _device(x):
-        for layer in reversed(layers):
-            source = x if layer.source < 0 else saved.out(layers[layer.source])
-            shortcut = None if layer.shortcut is None else layers[layer.shortcut]
-            dc = x.new_empty(images * layer.size)
-            dres = None if shortcut is None else x.new_empty(images * shortcut.size)
-            dx = None if layer.source < 0 else x.new_empty(images * layers[layer.source].size)
-            share = partial[PER_LAYER * layer.statistics * images :]
-            of = params[PER_LAYER * layer.index : PER_LAYER * (layer.index + 1)]
-            tensors = saved.conv(layer), None if shortcut is None else saved.out(shortcut), slopes.pop(layer.index)
-            backward_layer(
-                layer, images, tensors, weights[layer.index], of, saved.scale(layer), dc, dres, dx,
-                slopes.get(layer.source), share,
-            )  # fmt: skip
-            if dx is not None:
-                slopes[layer.source] = dx
-            if shortcut is not None and dres is not None:
-                slopes[shortcut.index] = dres
-            with _aside(x):
-                alive += [dc, weight_gradient(layer, source, dc, dw, images)]
-                grid = PER_LAYER, triton.cdiv(layer.outputs, 16)
-                found = sums[PER_LAYER * layer.statistics :]
-                sum_kernel[grid](share, found, layer.outputs, images, BLOCK_I=128, BLOCK_C=16)
-        if own_stream and x.is_cuda:
-            torch.cuda.current_stream(x.device).wait_stream(_side_stream(x.device))
-    del alive
+    with on_device(x):
+        backward_pass(Buffers(x, None, kept, stats, layers, params), dy, weights, dw, sums)
     return dw, sums
 
 
