@@ -178,11 +178,12 @@ def test_the_pages_sentences_are_those_of_results() -> None:
     assert f"In float32 the plain loop takes {times['plain, float32']:.3f} ms" in said
 
     one, low = json.loads((folder / "filter_lengths.json").read_text())["rows"]
-    assert all(abs(point["step"] - 1) < 0.03 for point in one["lengths"])
+    assert all(abs(point["step"] - 1) < 0.05 for point in one["lengths"])
+    assert "the effective step stays within 5 %" in said
     assert f"over {one['lengths'][-1]['epoch']:.0f} epochs, at T = 0.1" in said
     end = low["lengths"][-1]
-    late = [point["step"] / end["step"] for point in low["lengths"] if point["epoch"] > end["epoch"] - 200]
-    assert all(abs(ratio - 1) < 0.03 for ratio in late)
-    assert f"over the last 200 of {end['epoch']:.0f}" in said
+    late = [point["step"] / end["step"] for point in low["lengths"] if point["epoch"] > end["epoch"] - 800]
+    assert all(abs(ratio - 1) < 0.05 for ratio in late)
+    assert f"over the last 800 of {end['epoch']:.0f}" in said
     assert f"jumped {low['jumps']} times, by a factor of up to {low['jump']:.0f} and without a rollback" in said
     assert low["rollbacks"] == 0
