@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from atmc.nn.kernels import frn_backward_triton as backward_kernels
 from atmc.nn.kernels import frn_triton as kernels
 from atmc.nn.kernels import frn_weights_triton as weight_kernels
 from atmc.nn.kernels.norm_act_triton import IDENTITY, SILU
@@ -18,11 +19,11 @@ PER_LAYER = 4  # bias of the convolution, gain, bias, threshold
 # Launches by output channels, the quickest of benchmarks/frn_step.py on an H200.
 # Forward: warps; stages of the pipeline; pixels a product where two neighbours are taken together, else 0.
 # Backward: warps; pixels a pass of the normalisation, and a product of the data gradient; stages; 1 to take neighbours
-# together and to add up passes late. Neighbours together: right in Triton's interpreter, not yet run on a GPU.
+# together, else 0.
 # Weight gradient: warps; pixels a product; programs for each row of taps; stages.
-FORWARD = {16: (8, 1, 0), 32: (8, 3, 0), 64: (8, 3, 0)}
-BACKWARD = {16: (8, 128, 256, 1, 0), 32: (8, 256, 256, 1, 0), 64: (4, 64, 64, 4, 0)}
-WEIGHTS = {16: (4, 128, 128, 3), 32: (4, 64, 128, 3), 64: (8, 64, 44, 3)}
+FORWARD = {16: (8, 1, 256), 32: (8, 3, 0), 64: (8, 3, 0)}
+BACKWARD = {16: (16, 128, 512, 1, 1), 32: (8, 256, 256, 1, 0), 64: (4, 64, 64, 4, 0)}
+WEIGHTS = {16: (4, 128, 128, 3), 32: (4, 64, 128, 3), 64: (4, 64, 44, 4)}
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,11 @@ def backward_layer(
 ) -> None:
     """tensors: the convolution's result, the shortcut, and the gradient of the layer's output."""
     warps, passing, product, stages, pairs = BACKWARD[layer.outputs]
-    passing = min(passing, layer.pixels)
-    kernels.backward_kernel[(images,)](
+    backward_kernels.backward_kernel[(images,)](
         *tensors, laid_out(weight), *params, scale, dc, dres, dx, add, share, images, **layer.constants,
         ACT=layer.act, HAS_RES=dres is not None, HAS_DX=dx is not None, HAS_ADD=dx is not None and add is not None,
-        BLOCK_N=passing, BLOCK_Q=min(product, layer.pixels),
-        PAIRS=bool(pairs) and layer.plain, LATE=bool(pairs) and passing < layer.pixels, STAGES=stages, **_warps(warps),
+        BLOCK_N=min(passing, layer.pixels), BLOCK_Q=min(product, layer.pixels),
+        PAIRS=bool(pairs) and layer.plain, STAGES=stages, **_warps(warps),
     )  # fmt: skip
 
 

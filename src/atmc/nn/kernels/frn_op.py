@@ -15,7 +15,6 @@ from torch import Tensor
 
 from atmc.nn.kernels.frn_layers import EPS, PER_LAYER, Layer, plan
 from atmc.nn.kernels.frn_passes import Buffers, backward_pass, forward_pass, on_device
-from atmc.nn.kernels.frn_rows import MOST_PARTS
 from atmc.nn.norm_functions import ACTS, norm_act_reference
 
 
@@ -45,7 +44,7 @@ def _outputs(x: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, Tensor, Tensor
     y = torch.empty(len(x), last.outputs, last.height, last.width, dtype=x.dtype, device=x.device)
     y = y.contiguous(memory_format=torch.channels_last)
     kept = x.new_empty(2 * len(x) * sum(layer.size for layer in layers) - y.numel())
-    statistics = MOST_PARTS * len(x) * sum(layer.outputs for layer in layers)
+    statistics = len(x) * sum(layer.outputs for layer in layers)
     return y, kept, x.new_empty(statistics, dtype=torch.float32)
 
 
