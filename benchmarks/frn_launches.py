@@ -79,13 +79,19 @@ def kernels_of(layer: frn_layers.Layer) -> dict[str, Callable[[], object]]:
     params = [torch.ones(layer.outputs, device="cuda") for _ in range(4)]
     stats = torch.ones(images * layer.outputs, device="cuda")
     share = torch.empty(4 * images * layer.outputs, device="cuda")
-    dw = torch.empty(layer.filters + weight.numel(), device="cuda").bfloat16()
+    shares = torch.empty(images * weight.numel(), device="cuda")
+    dw = torch.empty(weight.numel(), device="cuda").bfloat16()
+
+    def weights() -> None:
+        frn_layers.weight_shares(layer, x, dc, shares, layer.weights, images)
+        frn_layers.add_shares(shares, dw, frn_layers.programs_for(layer.outputs, images), layer.weights)
+
     return {
         "FORWARD": lambda: frn_layers.forward_layer(layer, images, x, weight, res, params, conv, y, stats),
         "BACKWARD": lambda: frn_layers.backward_layer(
-            layer, images, (conv, res, dy), weight, params, stats, dc, dres, dx, add, share
+            layer, images, (conv, res, dy), weight, params, stats, dc, dres, dx, add, share, layer.outputs
         ),
-        "WEIGHTS": lambda: frn_layers.weight_gradient(layer, x, dc, dw, images),
+        "WEIGHTS": weights,
     }
 
 

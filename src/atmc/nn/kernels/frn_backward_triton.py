@@ -73,7 +73,7 @@ def _data_gradient_of_pairs(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def backward_kernel(  # type: ignore[no-untyped-def]
-    conv, res, dy, weight, pre_at, gain_at, bias_at, extra_at, stats, dc, dres, dx, add, partial, images,
+    conv, res, dy, weight, pre_at, gain_at, bias_at, extra_at, stats, dc, dres, dx, add, partial, images, columns,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
     ACT: tl.constexpr, HAS_RES: tl.constexpr, HAS_DX: tl.constexpr, HAS_ADD: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_Q: tl.constexpr, PAIRS: tl.constexpr, STAGES: tl.constexpr,
@@ -119,11 +119,11 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         _into(value, slope, unit, 0.0, rstd, gain, extra, 0.0, second, dc, dc, at, at,
               2, False, False, False)  # fmt: skip
     total = tl.sum(rstd, 0) * (gain * plain - second * tl.sum(length, 0))  # the sum of what `_into` writes
-    share = partial + image * O + channel
+    share = partial + image * columns + channel
     tl.store(share, scaled)
-    tl.store(share + images * O, plain)
-    tl.store(share + 2 * images * O, tl.sum(third, 0))
-    tl.store(share + 3 * images * O, total)
+    tl.store(share + images * columns, plain)
+    tl.store(share + 2 * images * columns, tl.sum(third, 0))
+    tl.store(share + 3 * images * columns, total)
     if HAS_DX:
         tl.debug_barrier()  # the image's gradient of c is complete, for all threads of this program
         base = image * (PIXELS * STRIDE * STRIDE * C)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 import triton
 from torch import Tensor
 
@@ -53,6 +52,10 @@ class Layer:
         return self.outputs * self.pixels
 
     @property
+    def weights(self) -> int:
+        return self.inputs * self.outputs * self.taps
+
+    @property
     def plain(self) -> bool:
         return self.taps == 9 and self.stride == 1
 
@@ -79,7 +82,7 @@ def plan(image: Sequence[int], shapes: Sequence[Sequence[int]], strides: Sequenc
                   statistics, filters)
         )  # fmt: skip
         at, statistics = at + layers[-1].size, statistics + outputs
-        filters += inputs * outputs * kernel * kernel
+        filters += layers[-1].weights
         return len(layers) - 1
 
     last = append(-1, None, SILU, 1)
@@ -134,29 +137,39 @@ def backward_layer(
     dx: Tensor | None,
     add: Tensor | None,
     share: Tensor,
+    columns: int,
 ) -> None:
-    """tensors: the convolution's result, the shortcut, and the gradient of the layer's output."""
+    """tensors: the convolution's result, the shortcut, and the gradient of the layer's output.
+
+    share: where the layer's columns begin in each image's row of [gain, bias, threshold, pre] × images × `columns`.
+    """
     warps, passing, product, stages, pairs = BACKWARD[layer.outputs]
     backward_kernels.backward_kernel[(images,)](
-        *tensors, laid_out(weight), *params, scale, dc, dres, dx, add, share, images, **layer.constants,
+        *tensors, laid_out(weight), *params, scale, dc, dres, dx, add, share, images, columns, **layer.constants,
         ACT=layer.act, HAS_RES=dres is not None, HAS_DX=dx is not None, HAS_ADD=dx is not None and add is not None,
         BLOCK_N=min(passing, layer.pixels), BLOCK_Q=min(product, layer.pixels),
         PAIRS=bool(pairs) and layer.plain, STAGES=stages, **_warps(warps),
     )  # fmt: skip
 
 
-def weight_gradient(layer: Layer, source: Tensor, dc: Tensor, dw: Tensor, images: int) -> Tensor:
-    """Write a layer's gradient into its part of `dw`; returns the programs' shares, which must live till it is done."""
-    warps, pixels, programs, stages = WEIGHTS[layer.outputs]
-    programs, rows = min(images, programs), 3 if layer.taps == 9 else 1
-    size = layer.inputs * layer.outputs * layer.taps
-    shares = torch.empty(programs * size, device=dw.device)
+def programs_for(outputs: int, images: int) -> int:
+    """Programs for each row of taps in a weight gradient: as many shares are to be added."""
+    return min(images, WEIGHTS[outputs][2])
+
+
+def weight_shares(layer: Layer, source: Tensor, dc: Tensor, shares: Tensor, columns: int, images: int) -> None:
+    """Write each program's share of a layer's weight gradient. shares: where its columns begin in rows of `columns`."""
+    warps, pixels, _, stages = WEIGHTS[layer.outputs]
+    programs, rows = programs_for(layer.outputs, images), 3 if layer.taps == 9 else 1
     weight_kernels.weight_kernel[(programs, rows)](
-        source, dc, shares, images, **layer.constants, BLOCK_P=min(pixels, layer.pixels),
+        source, dc, shares, images, columns, **layer.constants, BLOCK_P=min(pixels, layer.pixels),
         BLOCK_K=max(16, triton.next_power_of_2(rows * layer.inputs)), SHARE=triton.cdiv(images, programs),
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    weight_kernels.add_kernel[(triton.cdiv(size, 64),)](
-        shares, dw[layer.filters :], size, PROGRAMS=programs, BLOCK=64, ROWS=64, num_warps=4
+
+
+def add_shares(shares: Tensor, dw: Tensor, programs: int, columns: int) -> None:
+    """The weight gradients of layers side by side, from all programs' shares."""
+    weight_kernels.add_kernel[(triton.cdiv(columns, 64),)](
+        shares, dw, columns, PROGRAMS=programs, BLOCK=64, ROWS=64, num_warps=4
     )
-    return shares

@@ -41,8 +41,8 @@ def frn_trunk(
 
 def _outputs(x: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, Tensor, Tensor]:
     last = layers[-1]
-    y = torch.empty(len(x), last.outputs, last.height, last.width, dtype=x.dtype, device=x.device)
-    y = y.contiguous(memory_format=torch.channels_last)
+    shape = len(x), last.outputs, last.height, last.width
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     kept = x.new_empty(2 * len(x) * sum(layer.size for layer in layers) - y.numel())
     statistics = len(x) * sum(layer.outputs for layer in layers)
     return y, kept, x.new_empty(statistics, dtype=torch.float32)
@@ -68,7 +68,7 @@ def frn_trunk_backward(
     stats: Tensor,
     strides: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """(gradients of the weights, each as (O, kh, kw, C); gradients of [gain, bias, threshold, pre] × all channels)."""
+    """(gradients of the weights, each as (O, kh, kw, C); gradients of [gain, bias, threshold, pre] × channels)."""
     x = x.contiguous(memory_format=torch.channels_last)
     dy = dy.to(x.dtype).contiguous(memory_format=torch.channels_last)
     layers = _layers(x, weights, strides)
@@ -79,7 +79,7 @@ def frn_trunk_backward(
 
 
 def _gradients(x: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, Tensor]:
-    count = sum(layer.inputs * layer.outputs * layer.taps for layer in layers)
+    count = sum(layer.weights for layer in layers)
     return x.new_empty(count), x.new_empty(PER_LAYER * sum(layer.outputs for layer in layers), dtype=torch.float32)
 
 
@@ -108,10 +108,8 @@ def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, ...]:
         part.view(w.shape[0], *w.shape[2:], w.shape[1]).movedim(-1, 1)
         for part, w in zip(flat.split(sizes), weights, strict=True)
     ]
-    for_params = []
-    for part, count in zip(sums.split([PER_LAYER * count for count in channels]), channels, strict=True):
-        gain, bias, extra, pre = part.view(PER_LAYER, count)
-        for_params += [pre, gain, bias, extra]
+    gain, bias, extra, pre = (row.split(channels) for row in sums.view(PER_LAYER, -1))
+    for_params = [t for four in zip(pre, gain, bias, extra, strict=True) for t in four]
     return None, for_weights, for_params, None
 
 

@@ -1,4 +1,8 @@
-"""The two passes through a ResNet-FRN. Weight gradients are nobody's input: they are made on a stream of their own."""
+"""The two passes through a ResNet-FRN.
+
+Weight gradients are nobody's input: they are made on a stream of their own. Sums over programs and images are made for
+many layers in one launch: of weight gradients one for each width, of all other parameters one at the end.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,15 @@ import torch
 import triton
 from torch import Tensor
 
-from atmc.nn.kernels.frn_layers import PER_LAYER, Layer, backward_layer, forward_layer, weight_gradient
+from atmc.nn.kernels.frn_layers import (
+    PER_LAYER,
+    Layer,
+    add_shares,
+    backward_layer,
+    forward_layer,
+    programs_for,
+    weight_shares,
+)
 from atmc.nn.kernels.norm_act_backward_triton import sum_kernel
 
 own_stream = True  # for weight gradients; False for comparison
@@ -84,30 +96,55 @@ def _aside(x: Tensor) -> Iterator[None]:
         yield
 
 
+class _WeightGradients:
+    """Weight gradients of all layers, the last first, on the other stream."""
+
+    def __init__(self, saved: Buffers, dw: Tensor) -> None:
+        self.saved, self.dw = saved, dw
+        self.alive: list[Tensor] = []  # until the other stream is done with them
+        self.widths: dict[int, tuple[Tensor, int, int]] = {}  # by channels: shares, columns, first layer
+        for outputs in {layer.outputs for layer in saved.layers}:
+            group = [layer for layer in saved.layers if layer.outputs == outputs]  # one after the other, as `plan` has
+            columns = group[-1].filters + group[-1].weights - group[0].filters
+            shares = torch.empty(programs_for(outputs, saved.images) * columns, device=dw.device)
+            self.widths[outputs] = shares, columns, group[0].index
+
+    def add(self, layer: Layer, dc: Tensor) -> None:
+        shares, columns, first = self.widths[layer.outputs]
+        begin = self.saved.layers[first].filters
+        with _aside(dc):
+            at = shares[layer.filters - begin :]
+            weight_shares(layer, self.saved.out(layer.source), dc, at, columns, self.saved.images)
+            if layer.index == first:
+                add_shares(shares, self.dw[begin:], programs_for(layer.outputs, self.saved.images), columns)
+        self.alive.append(dc)
+
+    def wait(self) -> None:
+        if own_stream and self.dw.is_cuda:
+            torch.cuda.current_stream(self.dw.device).wait_stream(_side_stream(self.dw.device))
+        self.alive.clear()
+        self.widths.clear()
+
+
 def backward_pass(saved: Buffers, dy: Tensor, weights: Sequence[Tensor], dw: Tensor, sums: Tensor) -> None:
     x, layers, images = saved.x, saved.layers, saved.images
-    shares = torch.empty(PER_LAYER * images * sum(each.outputs for each in layers), device=x.device)
+    channels = sum(layer.outputs for layer in layers)
+    shares = torch.empty(PER_LAYER * images * channels, device=x.device)
     slopes: dict[int, Tensor] = {len(layers) - 1: dy}  # gradients of layers' outputs, as far as they are known
-    alive: list[Tensor] = []  # until the other stream is done with them
+    beside = _WeightGradients(saved, dw)
     for layer in reversed(layers):
         dc = x.new_empty(images * layer.size)
         dx = None if layer.source < 0 else x.new_empty(images * layers[layer.source].size)
         dres = None if layer.shortcut is None else x.new_empty(images * layers[layer.shortcut].size)
-        share = shares[PER_LAYER * layer.statistics * images :]
         backward_layer(
             layer, images, (saved.conv(layer), saved.shortcut(layer), slopes.pop(layer.index)), weights[layer.index],
-            saved.of(layer), saved.scale(layer), dc, dres, dx, slopes.get(layer.source), share,
+            saved.of(layer), saved.scale(layer), dc, dres, dx, slopes.get(layer.source), shares[layer.statistics :],
+            channels,
         )  # fmt: skip
         if dx is not None:
             slopes[layer.source] = dx
         if layer.shortcut is not None and dres is not None:
             slopes[layer.shortcut] = dres
-        with _aside(x):
-            alive += [dc, weight_gradient(layer, saved.out(layer.source), dc, dw, images)]
-            grid = PER_LAYER, triton.cdiv(layer.outputs, 16)
-            sum_kernel[grid](
-                share, sums[PER_LAYER * layer.statistics :], layer.outputs, images, BLOCK_I=128, BLOCK_C=16
-            )
-    if own_stream and x.is_cuda:
-        torch.cuda.current_stream(x.device).wait_stream(_side_stream(x.device))
-    del alive
+        beside.add(layer, dc)
+    sum_kernel[(PER_LAYER, triton.cdiv(channels, 16))](shares, sums, channels, images, BLOCK_I=128, BLOCK_C=16)
+    beside.wait()
