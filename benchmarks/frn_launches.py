@@ -75,7 +75,7 @@ def kernels_of(layer: frn_layers.Layer) -> dict[str, Callable[[], object]]:
         return torch.randn(images * layer.size, device="cuda").bfloat16()
 
     x, conv, y, dy, dc, res, dres, dx, add = (numbers() for _ in range(9))
-    weight = torch.randn(layer.outputs, 3, 3, inputs, device="cuda").bfloat16().movedim(-1, 1)
+    weight = torch.randn(layer.outputs, 3, 3, inputs, device="cuda").bfloat16()
     params = [torch.ones(layer.outputs, device="cuda") for _ in range(4)]
     stats = torch.ones(images * layer.outputs, device="cuda")
     share = torch.empty(4 * images * layer.outputs, device="cuda")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from atmc.nn import build, frn_trunk
 from atmc.nn.norm_functions import HAS_TRITON
+from atmc.nn.standardisation import layer_parts, padded
 
 # Launches with single taps, and with neighbours together; both in several passes at some width.
 WAYS = (
@@ -64,22 +66,26 @@ def errors(device: str, dtype: torch.dtype, size: int, images: int = 3, depth: i
     torch.manual_seed(0)
     model = build("resnet-frn", depth=depth)
     layers = [model.stem, *(part for block in model.blocks for part in block.parts())]
-    weights = [layer.conv.weight.detach().to(dtype) for layer in layers]
+    filters = [layer.conv.weight.detach() for layer in layers]
+    shapes = [size for w in filters for size in w.shape]
+    rows = [F.pad(w.movedim(1, -1).flatten(), (0, padded(w.shape) - w.numel())) for w in filters]
     named = [(p.conv.bias, p.norm.gain, p.norm.bias, p.norm.threshold) for p in layers]
     params = [p.detach() + 0.3 * torch.randn_like(p) for four in named for p in four]
     x, strides = torch.randn(images, 3, size, size).to(dtype), strides_of(model)
     found = {}
     for name, place, change in (("ours", device, dtype), ("torch", device, dtype), ("wide", "cpu", torch.float64)):
         wide = change if change == torch.float64 else torch.float32
-        leaves = [t.to(place, change) for t in weights] + [t.to(place, wide) for t in params]
+        leaves = [torch.cat(rows).to(dtype).to(place, change), *(t.to(place, wide) for t in params)]
         leaves = [leaf.detach().requires_grad_() for leaf in leaves]
         inputs = x.to(place, change)
         if name == "ours":
-            y = frn_op.Trunk.apply(strides, len(weights), inputs, *leaves)
+            y = frn_op.Trunk.apply(shapes, strides, inputs, *leaves)
         else:
-            y = frn_op.reference(inputs, leaves[: len(weights)], leaves[len(weights) :], strides)
+            y = frn_op.reference(inputs, leaves[0], leaves[1:], shapes, strides)
         seed = torch.linspace(-1, 1, y.numel()).view(y.shape).to(place, y.dtype)
-        found[name] = [y, *torch.autograd.grad(y, leaves, seed)]
+        slope, *others = torch.autograd.grad(y, leaves, seed)
+        assert slope.isfinite().all(), "also where nothing lies"
+        found[name] = [y, *layer_parts(slope, filters), *others]
     pairs = {name: zip(found[name], found["wide"], strict=True) for name in ("ours", "torch")}
     return {name: [off(a, b) for a, b in both] for name, both in pairs.items()}
 
@@ -167,8 +173,8 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cpu_goes_layer_by_layer() -> None:
     model = build("resnet-frn", depth=8)
-    weights = [layer.weight.bfloat16() for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)]
-    assert not frn_trunk.applies(torch.zeros(2, 3, 32, 32).bfloat16(), weights, [1, 2, 2])
+    shapes = [layer.weight.shape for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)]
+    assert not frn_trunk.applies(torch.zeros(2, 3, 32, 32).bfloat16(), shapes, [1, 2, 2])
 
 
 def test_the_plan_follows_the_network() -> None:

@@ -12,6 +12,7 @@ from atmc.nn.kernels import frn_backward_triton as backward_kernels
 from atmc.nn.kernels import frn_triton as kernels
 from atmc.nn.kernels import frn_weights_triton as weight_kernels
 from atmc.nn.kernels.norm_act_triton import IDENTITY, SILU
+from atmc.nn.standardisation import padded
 
 EPS = 1e-6
 PER_LAYER = 4  # bias of the convolution, gain, bias, threshold
@@ -41,7 +42,7 @@ class Layer:
     act: int
     at: int  # of its activations, in elements of an allocation for all layers and one image
     statistics: int  # likewise of its statistics
-    filters: int  # of its weight, likewise
+    filters: int  # of its weight, as `standardisation.flat_weights` lays them out
 
     @property
     def pixels(self) -> int:
@@ -54,6 +55,11 @@ class Layer:
     @property
     def weights(self) -> int:
         return self.inputs * self.outputs * self.taps
+
+    @property
+    def room(self) -> int:
+        """What its weight takes in the allocation for all."""
+        return padded((self.weights,))
 
     @property
     def plain(self) -> bool:
@@ -81,8 +87,7 @@ def plan(image: Sequence[int], shapes: Sequence[Sequence[int]], strides: Sequenc
             Layer(len(layers), source, shortcut, inputs, outputs, height, width, stride, kernel * kernel, act, at,
                   statistics, filters)
         )  # fmt: skip
-        at, statistics = at + layers[-1].size, statistics + outputs
-        filters += layers[-1].weights
+        at, statistics, filters = at + layers[-1].size, statistics + outputs, filters + layers[-1].room
         return len(layers) - 1
 
     last = append(-1, None, SILU, 1)
@@ -101,11 +106,6 @@ def _warps(count: int) -> dict[str, int]:
     return {"num_warps": count, "num_stages": 1, "maxnreg": min(255, 1024 // count)}
 
 
-def laid_out(weight: Tensor) -> Tensor:
-    """The weight as it lies in memory, (O, kh, kw, C); a copy where it lies otherwise."""
-    return weight.movedim(1, -1).contiguous()
-
-
 def forward_layer(
     layer: Layer,
     images: int,
@@ -119,7 +119,7 @@ def forward_layer(
 ) -> None:
     warps, stages, pixels = FORWARD[layer.outputs]
     kernels.forward_kernel[(images,)](
-        x, laid_out(weight), res, *params, conv, y, scale, EPS, **layer.constants, BLOCK_C=max(16, layer.inputs),
+        x, weight, res, *params, conv, y, scale, EPS, **layer.constants, BLOCK_C=max(16, layer.inputs),
         ACT=layer.act, HAS_RES=res is not None, BLOCK_P=min(pixels, layer.pixels),
         PAIRS=pixels > 0 and layer.inputs >= 16 and layer.plain, STAGES=stages, **_warps(warps),
     )  # fmt: skip
@@ -145,7 +145,7 @@ def backward_layer(
     """
     warps, passing, product, stages, pairs = BACKWARD[layer.outputs]
     backward_kernels.backward_kernel[(images,)](
-        *tensors, laid_out(weight), *params, scale, dc, dres, dx, add, share, images, columns, **layer.constants,
+        *tensors, weight, *params, scale, dc, dres, dx, add, share, images, columns, **layer.constants,
         ACT=layer.act, HAS_RES=dres is not None, HAS_DX=dx is not None, HAS_ADD=dx is not None and add is not None,
         BLOCK_N=min(passing, layer.pixels), BLOCK_Q=min(product, layer.pixels),
         PAIRS=bool(pairs) and layer.plain, STAGES=stages, **_warps(warps),

@@ -39,9 +39,11 @@ class Buffers:
         kept: Tensor,
         stats: Tensor,
         layers: Sequence[Layer],
+        flat: Tensor,
         params: Sequence[Tensor],
     ) -> None:
-        self.x, self.y, self.kept, self.stats, self.layers, self.params = x, y, kept, stats, layers, params
+        self.x, self.y, self.kept, self.stats, self.layers = x, y, kept, stats, layers
+        self.flat, self.params = flat, params
         self.images = len(x)
         self.half = sum(layer.size for layer in layers) * self.images
 
@@ -63,6 +65,9 @@ class Buffers:
     def scale(self, layer: Layer) -> Tensor:
         return self.stats[layer.statistics * self.images :]
 
+    def weight(self, layer: Layer) -> Tensor:
+        return self.flat[layer.filters :]
+
     def of(self, layer: Layer) -> Sequence[Tensor]:
         return self.params[PER_LAYER * layer.index : PER_LAYER * (layer.index + 1)]
 
@@ -71,10 +76,10 @@ def on_device(x: Tensor) -> Any:
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
-def forward_pass(saved: Buffers, weights: Sequence[Tensor]) -> None:
+def forward_pass(saved: Buffers) -> None:
     for layer in saved.layers:
         forward_layer(
-            layer, saved.images, saved.out(layer.source), weights[layer.index], saved.shortcut(layer), saved.of(layer),
+            layer, saved.images, saved.out(layer.source), saved.weight(layer), saved.shortcut(layer), saved.of(layer),
             saved.conv(layer), saved.out(layer.index), saved.scale(layer),
         )  # fmt: skip
 
@@ -105,8 +110,13 @@ class _WeightGradients:
         self.widths: dict[int, tuple[Tensor, int, int]] = {}  # by channels: shares, columns, first layer
         for outputs in {layer.outputs for layer in saved.layers}:
             group = [layer for layer in saved.layers if layer.outputs == outputs]  # one after the other, as `plan` has
-            columns = group[-1].filters + group[-1].weights - group[0].filters
+            columns = group[-1].filters + group[-1].room - group[0].filters
             shares = torch.empty(programs_for(outputs, saved.images) * columns, device=dw.device)
+            with _aside(dw):
+                for layer in group:  # what pads a layer's columns is added like the rest
+                    if layer.room > layer.weights:
+                        begin = layer.filters - group[0].filters
+                        shares.view(-1, columns)[:, begin + layer.weights : begin + layer.room].zero_()
             self.widths[outputs] = shares, columns, group[0].index
 
     def add(self, layer: Layer, dc: Tensor) -> None:
@@ -126,7 +136,7 @@ class _WeightGradients:
         self.widths.clear()
 
 
-def backward_pass(saved: Buffers, dy: Tensor, weights: Sequence[Tensor], dw: Tensor, sums: Tensor) -> None:
+def backward_pass(saved: Buffers, dy: Tensor, dw: Tensor, sums: Tensor) -> None:
     x, layers, images = saved.x, saved.layers, saved.images
     channels = sum(layer.outputs for layer in layers)
     shares = torch.empty(PER_LAYER * images * channels, device=x.device)
@@ -137,7 +147,7 @@ def backward_pass(saved: Buffers, dy: Tensor, weights: Sequence[Tensor], dw: Ten
         dx = None if layer.source < 0 else x.new_empty(images * layers[layer.source].size)
         dres = None if layer.shortcut is None else x.new_empty(images * layers[layer.shortcut].size)
         backward_layer(
-            layer, images, (saved.conv(layer), saved.shortcut(layer), slopes.pop(layer.index)), weights[layer.index],
+            layer, images, (saved.conv(layer), saved.shortcut(layer), slopes.pop(layer.index)), saved.weight(layer),
             saved.of(layer), saved.scale(layer), dc, dres, dx, slopes.get(layer.source), shares[layer.statistics :],
             channels,
         )  # fmt: skip
