@@ -30,7 +30,7 @@ def applies(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int]) 
 def run(
     x: Tensor, flat: Tensor, params: Sequence[Tensor], shapes: Sequence[Sequence[int]], strides: Sequence[int]
 ) -> Tensor:
-    """The last block's output.
+    """The mean over pixels of the last block's output, in float32.
 
     flat: all weights as `standardisation.flat_weights` lays them out; shapes: theirs; params: of every layer its
     convolution's bias, then gain, bias and threshold.

@@ -86,13 +86,14 @@ class ResNetFRN(nn.Module):
         flat = flat_weights(convs, x.dtype) if frn_trunk.applies(x, shapes, strides) else None
         if flat is not None:
             params = [p for part in parts for p in part.parameters_in_order()]
-            x = frn_trunk.run(x, flat, params, shapes, strides)
+            pooled = frn_trunk.run(x, flat, params, shapes, strides).to(self.head.weight.dtype)
         else:
             left: Iterator[Any] = iter(standardised_weights(convs, x.dtype))
             x = self.stem(x, next(left))
             for block in blocks:
                 x = block(x, left)
-        return linear(x.mean((2, 3), dtype=self.head.weight.dtype), self.head)
+            pooled = x.mean((2, 3), dtype=self.head.weight.dtype)
+        return linear(pooled, self.head)
 
 
 def resnet_frn(depth: int = 20, width: int = 16, classes: int = 10, in_channels: int = 3) -> ResNetFRN:

@@ -72,11 +72,22 @@ def _data_gradient_of_pairs(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _slopes_at(  # type: ignore[no-untyped-def]
+    value, dy, res, dres, rstd, gain, bias, extra, at, image, channel,
+    O: tl.constexpr, ACT: tl.constexpr, HAS_RES: tl.constexpr, POOL: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    if POOL:  # one number for all pixels of a channel
+        dy += image * O + channel[None, :] - at
+    return _slopes(value, dy, res, dres, 0.0, rstd, gain, bias, extra, at, at,
+                   2, ACT, HAS_RES, True, False, FIRST)  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def backward_kernel(  # type: ignore[no-untyped-def]
     conv, res, dy, weight, pre_at, gain_at, bias_at, extra_at, stats, dc, dres, dx, add, partial, images, columns,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
     ACT: tl.constexpr, HAS_RES: tl.constexpr, HAS_DX: tl.constexpr, HAS_ADD: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_Q: tl.constexpr, PAIRS: tl.constexpr, STAGES: tl.constexpr,
+    POOL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_Q: tl.constexpr, PAIRS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     PIXELS: tl.constexpr = H * W
     image = tl.program_id(0).to(tl.int64)
@@ -88,8 +99,8 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     rstd = tl.load(stats + image * O + channel)[None, :]
     at = image * (PIXELS * O) + tl.arange(0, BLOCK_N)[:, None] * O + channel[None, :]
     value = tl.load(conv + at).to(tl.float32) + pre
-    slope, unit, after = _slopes(value, dy, res, dres, 0.0, rstd, gain, bias, extra, at, at,
-                                 2, ACT, HAS_RES, True, False, True)  # fmt: skip
+    slope, unit, after = _slopes_at(value, dy, res, dres, rstd, gain, bias, extra, at, image, channel,
+                                    O, ACT, HAS_RES, POOL, True)  # fmt: skip
     scaled = slope * unit
     plain = slope
     third = after - slope
@@ -98,31 +109,32 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         for start in range(BLOCK_N, PIXELS, BLOCK_N):
             there = at + start * O
             more = tl.load(conv + there).to(tl.float32) + pre
-            slopes, units, afters = _slopes(more, dy, res, dres, 0.0, rstd, gain, bias, extra, there, there,
-                                            2, ACT, HAS_RES, True, False, True)  # fmt: skip
+            slopes, units, afters = _slopes_at(more, dy, res, dres, rstd, gain, bias, extra, there, image, channel,
+                                               O, ACT, HAS_RES, POOL, True)  # fmt: skip
             scaled += slopes * units
             plain += slopes
             third += afters - slopes
             length += units
     scaled = tl.sum(scaled, 0)
     plain = tl.sum(plain, 0)
+    third = tl.sum(third, 0)
     second = gain * scaled / PIXELS
     if BLOCK_N < PIXELS:  # a second reading, from the cache
+        total = tl.sum(rstd, 0) * (gain * plain - second * tl.sum(length, 0))  # the sum of what `_into` writes
         for start in range(0, PIXELS, BLOCK_N):
             there = at + start * O
             more = tl.load(conv + there).to(tl.float32) + pre
-            slopes, units, afters = _slopes(more, dy, res, dres, 0.0, rstd, gain, bias, extra, there, there,
-                                            2, ACT, HAS_RES, True, False, False)  # fmt: skip
+            slopes, units, afters = _slopes_at(more, dy, res, dres, rstd, gain, bias, extra, there, image, channel,
+                                               O, ACT, HAS_RES, POOL, False)  # fmt: skip
             _into(more, slopes, units, 0.0, rstd, gain, extra, 0.0, second, dc, dc, there, there,
                   2, False, False, False)  # fmt: skip
     else:
-        _into(value, slope, unit, 0.0, rstd, gain, extra, 0.0, second, dc, dc, at, at,
-              2, False, False, False)  # fmt: skip
-    total = tl.sum(rstd, 0) * (gain * plain - second * tl.sum(length, 0))  # the sum of what `_into` writes
+        total = _into(value, slope, unit, 0.0, rstd, gain, extra, 0.0, second, dc, dc, at, at,
+                      2, False, False, True)  # fmt: skip
     share = partial + image * columns + channel
     tl.store(share, scaled)
     tl.store(share + images * columns, plain)
-    tl.store(share + 2 * images * columns, tl.sum(third, 0))
+    tl.store(share + 2 * images * columns, third)
     tl.store(share + 3 * images * columns, total)
     if HAS_DX:
         tl.debug_barrier()  # the image's gradient of c is complete, for all threads of this program

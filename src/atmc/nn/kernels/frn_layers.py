@@ -116,11 +116,13 @@ def forward_layer(
     conv: Tensor,
     y: Tensor,
     scale: Tensor,
+    pool: bool = False,
 ) -> None:
+    """pool: y is to be the mean over pixels, in float32."""
     warps, stages, pixels = FORWARD[layer.outputs]
     kernels.forward_kernel[(images,)](
         x, weight, res, *params, conv, y, scale, EPS, **layer.constants, BLOCK_C=max(16, layer.inputs),
-        ACT=layer.act, HAS_RES=res is not None, BLOCK_P=min(pixels, layer.pixels),
+        ACT=layer.act, HAS_RES=res is not None, POOL=pool, BLOCK_P=min(pixels, layer.pixels),
         PAIRS=pixels > 0 and layer.inputs >= 16 and layer.plain, STAGES=stages, **_warps(warps),
     )  # fmt: skip
 
@@ -138,16 +140,18 @@ def backward_layer(
     add: Tensor | None,
     share: Tensor,
     columns: int,
+    pool: bool = False,
 ) -> None:
     """tensors: the convolution's result, the shortcut, and the gradient of the layer's output.
 
+    pool: that gradient is one number for each image and channel, in float32.
     share: where the layer's columns begin in each image's row of [gain, bias, threshold, pre] × images × `columns`.
     """
     warps, passing, product, stages, pairs = BACKWARD[layer.outputs]
     backward_kernels.backward_kernel[(images,)](
         *tensors, weight, *params, scale, dc, dres, dx, add, share, images, columns, **layer.constants,
         ACT=layer.act, HAS_RES=dres is not None, HAS_DX=dx is not None, HAS_ADD=dx is not None and add is not None,
-        BLOCK_N=min(passing, layer.pixels), BLOCK_Q=min(product, layer.pixels),
+        POOL=pool, BLOCK_N=min(passing, layer.pixels), BLOCK_Q=min(product, layer.pixels),
         PAIRS=bool(pairs) and layer.plain, STAGES=stages, **_warps(warps),
     )  # fmt: skip
 

@@ -31,7 +31,10 @@ def _layers(x: Tensor, shapes: Sequence[int], strides: Sequence[int]) -> list[La
 def frn_trunk(
     x: Tensor, flat: Tensor, params: Sequence[Tensor], shapes: Sequence[int], strides: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(the last block's output, what the backward pass needs, statistics). shapes: four numbers of each weight."""
+    """(mean over pixels of the last block's output, what the backward pass needs, statistics).
+
+    flat: all weights; shapes: four numbers of each.
+    """
     x = x.contiguous(memory_format=torch.channels_last)
     layers = _layers(x, shapes, strides)
     y, kept, stats = _outputs(x, layers)
@@ -41,10 +44,8 @@ def frn_trunk(
 
 
 def _outputs(x: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, Tensor, Tensor]:
-    last = layers[-1]
-    shape = len(x), last.outputs, last.height, last.width
-    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    kept = x.new_empty(2 * len(x) * sum(layer.size for layer in layers) - y.numel())
+    y = x.new_empty(len(x), layers[-1].outputs, dtype=torch.float32)
+    kept = x.new_empty(len(x) * (2 * sum(layer.size for layer in layers) - layers[-1].size))
     return y, kept, x.new_empty(len(x) * sum(layer.outputs for layer in layers), dtype=torch.float32)
 
 
@@ -71,8 +72,8 @@ def frn_trunk_backward(
 ) -> tuple[Tensor, Tensor]:
     """(gradients of `flat`; gradients of [gain, bias, threshold, pre] × channels)."""
     x = x.contiguous(memory_format=torch.channels_last)
-    dy = dy.to(x.dtype).contiguous(memory_format=torch.channels_last)
     layers = _layers(x, shapes, strides)
+    dy = (dy / layers[-1].pixels).contiguous()
     dw, sums = _gradients(flat, layers)
     with on_device(x):
         backward_pass(Buffers(x, None, kept, stats, layers, flat, params), dy, dw, sums)
@@ -144,7 +145,7 @@ def reference(
         outs[layer.index] = norm_act_reference(
             conv, gain, bias, extra, "frn", ACTS[layer.act], 1, EPS, pre_bias=pre, res=res
         )[0]
-    return outs[layers[-1].index]
+    return outs[layers[-1].index].mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 frn_trunk.register_autograd(_backward, setup_context=_remember)

@@ -51,7 +51,7 @@ class Buffers:
         return self.kept[layer.at * self.images :]
 
     def out(self, index: int) -> Tensor:
-        """Of a layer; -1 is the images. That of the last layer is not kept, and nobody reads it."""
+        """Of a layer; -1 is the images. The last layer has the mean over pixels, which nobody here reads."""
         if index < 0:
             return self.x
         if index == len(self.layers) - 1:
@@ -80,7 +80,7 @@ def forward_pass(saved: Buffers) -> None:
     for layer in saved.layers:
         forward_layer(
             layer, saved.images, saved.out(layer.source), saved.weight(layer), saved.shortcut(layer), saved.of(layer),
-            saved.conv(layer), saved.out(layer.index), saved.scale(layer),
+            saved.conv(layer), saved.out(layer.index), saved.scale(layer), layer is saved.layers[-1],
         )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def backward_pass(saved: Buffers, dy: Tensor, dw: Tensor, sums: Tensor) -> None:
         backward_layer(
             layer, images, (saved.conv(layer), saved.shortcut(layer), slopes.pop(layer.index)), saved.weight(layer),
             saved.of(layer), saved.scale(layer), dc, dres, dx, slopes.get(layer.source), shares[layer.statistics :],
-            channels,
+            channels, layer is layers[-1],
         )  # fmt: skip
         if dx is not None:
             slopes[layer.source] = dx

@@ -11,7 +11,8 @@ backward the gradient of c, then, through the first-level cache, the gradient of
                       (`frn_backward_triton`)
     weight_kernel     each program's share of the weight's gradient (`frn_weights_triton`)
 
-Weights lie in memory as (O, taps, C). A row of three taps at a pixel is 3 C numbers in a row of memory.
+The last layer has the mean over pixels in place of y (POOL), since the head reads nothing else. Weights lie in memory
+as (O, taps, C). A row of three taps at a pixel is 3 C numbers in a row of memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atmc.nn.kernels.norm_act_triton import _finish
+from atmc.nn.kernels.norm_act_triton import _affine, _finish
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -94,11 +95,30 @@ def _convolve_pairs(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _output(  # type: ignore[no-untyped-def]
+    value, scale, gain, bias, extra, res, y, at, ACT: tl.constexpr, HAS_RES: tl.constexpr, POOL: tl.constexpr
+):
+    """Write a tile of y; or return its sums over pixels, which is all that the head of the network reads."""
+    if POOL:
+        _, z = _affine(value, 0.0, scale[None, :], gain, bias, extra, 2)
+        z = tl.maximum(z, extra[None, :])
+        if HAS_RES:
+            z += tl.load(res + at).to(tl.float32)
+        if ACT == 2:
+            z = z * tl.sigmoid(z)
+        return tl.sum(z, 0)
+    else:
+        _finish(value, 0.0, scale[None, :], gain, bias, extra, res, y, y, at, at,
+                2, ACT, False, HAS_RES, True, False)  # fmt: skip
+        return scale  # never looked at
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def forward_kernel(  # type: ignore[no-untyped-def]
     x, weight, res, pre_at, gain_at, bias_at, extra_at, conv, y, stats, eps,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, BLOCK_C: tl.constexpr,
-    STRIDE: tl.constexpr, TAPS: tl.constexpr, ACT: tl.constexpr, HAS_RES: tl.constexpr, BLOCK_P: tl.constexpr,
-    PAIRS: tl.constexpr, STAGES: tl.constexpr,
+    STRIDE: tl.constexpr, TAPS: tl.constexpr, ACT: tl.constexpr, HAS_RES: tl.constexpr, POOL: tl.constexpr,
+    BLOCK_P: tl.constexpr, PAIRS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     PIXELS: tl.constexpr = H * W
     image = tl.program_id(0).to(tl.int64)
@@ -113,11 +133,13 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         bias = tl.load(bias_at + channel)
         extra = tl.load(extra_at + channel)
         tl.debug_barrier()  # the image's c is complete, for all threads of this program
+        pooled = tl.zeros((O,), dtype=tl.float32)
         for start in tl.range(0, PIXELS, BLOCK_P, num_stages=1):
             at = base + (start + tl.arange(0, BLOCK_P))[:, None] * O + channel[None, :]
             value = tl.load(conv + at).to(tl.float32) + pre
-            _finish(value, 0.0, scale[None, :], gain, bias, extra, res, y, y, at, at,
-                    2, ACT, False, HAS_RES, True, False)  # fmt: skip
+            part = _output(value, scale, gain, bias, extra, res, y, at, ACT, HAS_RES, POOL)
+            if POOL:
+                pooled += part
     else:
         total = _convolve(x, weight, H, W, C, O, BLOCK_C, STRIDE, TAPS, STAGES)
         at = base + tl.arange(0, PIXELS)[:, None] * O + channel[None, :]
@@ -128,6 +150,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         gain = tl.load(gain_at + channel)
         bias = tl.load(bias_at + channel)
         extra = tl.load(extra_at + channel)
-        _finish(value, 0.0, scale[None, :], gain, bias, extra, res, y, y, at, at,
-                2, ACT, False, HAS_RES, True, False)  # fmt: skip
+        pooled = _output(value, scale, gain, bias, extra, res, y, at, ACT, HAS_RES, POOL)
     tl.store(stats + image * O + channel, scale)
+    if POOL:
+        tl.store(y + image * O + channel, pooled / PIXELS)
