@@ -1,10 +1,8 @@
 """The kernels of ResNet-20-FRN one by one: compilation in several processes, and the quickest way to launch each.
 
-A way is one row of a table of `frn_layers` or `frn_rows`. Predictions for an H200, made before any was measured: where
-programs share an image (`_ROWS`), 9 µs forward and 15 to 18 µs backward at 16 channels, instead of 19 and 50.
-All programs then run in two or three waves, a SiLU is evaluated once backward and not twice, sums over threads are made
-once and not in sixteen passes, and a product adds over 64 numbers and not 16. At 32 channels 8 and 11 µs instead of 11
-and 16; at 64 channels, where an image is one program all the same, 7 and 9 instead of 8 and 11.
+A way is one row of a table of `frn_layers`. The first of a list is the launch in use, the others are its neighbours.
+Kernels that split an image by rows among programs were measured too, and did not pay: at 16, 32 and 64 channels 16.7,
+10.5 and 7.6 µs forward, 34.8, 22.7 and 12.2 µs backward, and 42 µs more where the two kinds of kernels meet.
 """
 
 from __future__ import annotations
@@ -20,47 +18,31 @@ import triton
 from torch import Tensor
 
 from atmc.nn import build, frn_trunk
-from atmc.nn.kernels import frn_layers, frn_rows
+from atmc.nn.kernels import frn_layers
 from graph_timing import milliseconds, recorded
 
 BATCH = 256
 PROCESSES = 14  # that compile at once
 LONGEST = 150  # seconds to wait for them
 Tables = dict[str, dict[int, tuple[int, ...]]]
-# fmt: off
 WAYS: dict[str, dict[int, list[Any]]] = {
-    "FORWARD_ROWS": {
-        16: [(4, 4, 128, 3, 2), (4, 4, 128, 1, 2), (4, 4, 96, 1, 2), (4, 8, 64, 1, 2), (2, 8, 128, 1, 2),
-             (2, 4, 168, 1, 2), (8, 4, 96, 1, 2), (4, 4, 128, 3, 1)],
-        32: [(2, 4, 128, 3, 2), (2, 4, 128, 1, 2), (2, 8, 128, 2, 2), (1, 8, 128, 2, 2), (1, 8, 128, 3, 1),
-             (2, 4, 128, 3, 1), (4, 4, 128, 2, 2)],
-        64: [(1, 8, 128, 4, 1), (1, 4, 168, 4, 1), (1, 4, 128, 3, 1), (1, 8, 128, 2, 1)],
-    },
-    "BACKWARD_ROWS": {
-        16: [(4, 4, 168, 3, 2), (4, 4, 168, 1, 2), (4, 4, 128, 1, 2), (4, 8, 128, 3, 2), (4, 8, 128, 1, 2),
-             (2, 8, 128, 1, 2), (8, 4, 128, 1, 2), (8, 4, 96, 1, 2), (4, 4, 168, 3, 1)],
-        32: [(2, 8, 128, 2, 2), (2, 8, 128, 1, 2), (2, 4, 168, 2, 2), (2, 4, 168, 1, 2), (1, 8, 255, 2, 2),
-             (4, 4, 128, 2, 2), (2, 8, 128, 3, 1)],
-        64: [(1, 8, 128, 4, 1), (1, 8, 128, 2, 1), (1, 4, 255, 4, 1)],
-    },
-    "FORWARD": {16: [(8, 1, 0), (8, 1, 256), (8, 2, 256)], 32: [(8, 3, 0), (8, 2, 256)], 64: [(8, 3, 0)]},
+    "FORWARD": {16: [(8, 1, 256), (8, 1, 0)], 32: [(8, 3, 0), (8, 2, 256)], 64: [(8, 3, 0), (4, 3, 0)]},
     "BACKWARD": {
-        16: [(8, 128, 256, 1, 0), (8, 128, 256, 1, 1), (8, 128, 256, 2, 1), (16, 128, 512, 1, 1)],
+        16: [(16, 128, 512, 1, 1), (8, 128, 256, 1, 1), (16, 256, 512, 1, 1)],
         32: [(8, 256, 256, 1, 0), (8, 256, 256, 2, 1)],
-        64: [(4, 64, 64, 4, 0)],
+        64: [(4, 64, 64, 4, 0), (8, 64, 64, 4, 0)],
     },
     "WEIGHTS": {
-        16: [(4, 128, 128, 3), (4, 256, 128, 3), (4, 256, 128, 2), (4, 128, 88, 4), (2, 128, 128, 3), (4, 128, 176, 3)],
-        32: [(4, 64, 128, 3), (4, 128, 128, 3), (4, 128, 88, 3), (4, 128, 64, 3)],
-        64: [(8, 64, 44, 3), (8, 64, 88, 3), (4, 64, 44, 3), (4, 64, 44, 4)],
+        16: [(4, 128, 128, 3), (4, 128, 88, 4)],
+        32: [(4, 64, 128, 3), (4, 128, 64, 3)],
+        64: [(4, 64, 44, 4), (8, 64, 44, 3)],
     },
 }
-# fmt: on
 
 
 def place(kind: str) -> dict[int, Any]:
     """The table of launches that a name of `WAYS` stands for."""
-    table: dict[int, Any] = getattr(frn_rows if kind.endswith("ROWS") else frn_layers, kind)
+    table: dict[int, Any] = getattr(frn_layers, kind)
     return table
 
 
@@ -68,12 +50,9 @@ def tables() -> Tables:
     return {kind: dict(place(kind)) for kind in WAYS}
 
 
-def use(chosen: Tables, rows: tuple[int, ...] = (16, 32, 64)) -> None:
-    """Launch like that; images are shared by programs at the channels `rows` alone."""
+def use(chosen: Tables) -> None:
     for kind, table in chosen.items():
         place(kind).update(table)
-        if kind.endswith("ROWS"):
-            place(kind).update({channels: (0, *way[1:]) for channels, way in table.items() if channels not in rows})
 
 
 def layers_of() -> list[frn_layers.Layer]:
@@ -89,31 +68,30 @@ def typical() -> dict[int, frn_layers.Layer]:
 
 
 def kernels_of(layer: frn_layers.Layer) -> dict[str, Callable[[], object]]:
-    """Launches of a plain layer's kernels on random data; the layer before it has its shape, and a shortcut too."""
+    """Launches of a plain layer's kernels on random data."""
     images, inputs = BATCH, layer.inputs
 
     def numbers() -> Tensor:
         return torch.randn(images * layer.size, device="cuda").bfloat16()
 
-    x, conv, y, dy, dc, res, dres, dx, add, made = (numbers() for _ in range(10))
-    weight = torch.randn(layer.outputs, 3, 3, inputs, device="cuda").bfloat16().movedim(-1, 1)
+    x, conv, y, dy, dc, res, dres, dx, add = (numbers() for _ in range(9))
+    weight = torch.randn(layer.outputs, 3, 3, inputs, device="cuda").bfloat16()
     params = [torch.ones(layer.outputs, device="cuda") for _ in range(4)]
-    stats, later_stats, sums, later_sums = (
-        torch.ones(4 * frn_rows.MOST_PARTS * images * layer.outputs, device="cuda") for _ in range(4)
-    )
+    stats = torch.ones(images * layer.outputs, device="cuda")
     share = torch.empty(4 * images * layer.outputs, device="cuda")
-    dw = torch.empty(layer.filters + weight.numel(), device="cuda").bfloat16()
-    before = (layer, made, res, stats, params)
+    shares = torch.empty(images * weight.numel(), device="cuda")
+    dw = torch.empty(weight.numel(), device="cuda").bfloat16()
+
+    def weights() -> None:
+        frn_layers.weight_shares(layer, x, dc, shares, layer.weights, images)
+        frn_layers.add_shares(shares, dw, frn_layers.programs_for(layer.outputs, images), layer.weights)
+
     return {
-        "FORWARD_ROWS": lambda: frn_rows.forward_rows(layer, images, before, x, weight, params, conv, later_stats),
-        "BACKWARD_ROWS": lambda: frn_rows.backward_rows(
-            layer, images, (conv, dy, stats, sums), weight, params, dc, share, add, dx, (*before, later_sums)
-        ),
         "FORWARD": lambda: frn_layers.forward_layer(layer, images, x, weight, res, params, conv, y, stats),
         "BACKWARD": lambda: frn_layers.backward_layer(
-            layer, images, (conv, res, dy), weight, params, stats, dc, dres, dx, add, share
+            layer, images, (conv, res, dy), weight, params, stats, dc, dres, dx, add, share, layer.outputs
         ),
-        "WEIGHTS": lambda: frn_layers.weight_gradient(layer, x, dc, dw, images),
+        "WEIGHTS": weights,
     }
 
 
@@ -138,7 +116,7 @@ def backward_through_the_network() -> None:
     torch.cuda.synchronize()
 
 
-def _compile(share: int, sweep_too: bool, settings: list[tuple[Tables, tuple[int, ...]]]) -> None:
+def _compile(share: int, sweep_too: bool, chosen: Tables) -> None:
     """In a process of its own: go through the launches, but launch only every so-many-th kernel that is new."""
     numbers: dict[Any, int] = {}
     run = triton.runtime.jit.JITFunction.run
@@ -152,9 +130,8 @@ def _compile(share: int, sweep_too: bool, settings: list[tuple[Tables, tuple[int
 
     triton.runtime.jit.JITFunction.run = some
     try:
-        for chosen, rows in settings:
-            use(chosen, rows)
-            backward_through_the_network()
+        use(chosen)
+        backward_through_the_network()
         for channels, layer in typical().items() if sweep_too else ():
             launches = kernels_of(layer)
             for kind in WAYS:
@@ -170,8 +147,8 @@ class Compilers:
     def __init__(self) -> None:
         self.pool = multiprocessing.get_context("fork").Pool(PROCESSES, torch.set_num_threads, (1,))
 
-    def fill(self, settings: list[tuple[Tables, tuple[int, ...]]], sweep_too: bool = False) -> None:
-        work = [(share, sweep_too, settings) for share in range(PROCESSES)]
+    def fill(self, chosen: Tables, sweep_too: bool = False) -> None:
+        work = [(share, sweep_too, chosen) for share in range(PROCESSES)]
         try:
             self.pool.starmap_async(_compile, work, chunksize=1).get(LONGEST)
         except Exception as error:  # what is missing is compiled when it is launched
@@ -190,10 +167,10 @@ def sweep() -> dict[str, dict[str, Any]]:
         launches = kernels_of(layer)
         for kind in WAYS:
             work = launches[kind]
-            found = each_way(kind, channels, lambda work=work: microseconds(work))
-            took, way = min(found)
+            times = each_way(kind, channels, lambda work=work: microseconds(work))
+            took, way = min(times)
             best[kind][str(channels)] = {"launch": way, "microseconds": took}
-            print(f"{channels} channels, {kind}: " + ", ".join(f"{w} {t:.1f}" for t, w in sorted(found)), flush=True)
-    for kind, rows in best.items():  # not before: a backward kernel depends on how the forward one was launched
-        place(kind).update({int(channels): row["launch"] for channels, row in rows.items()})
+            print(f"{channels} channels, {kind}: " + ", ".join(f"{w} {t:.1f}" for t, w in sorted(times)), flush=True)
+    for kind, found in best.items():
+        place(kind).update({int(channels): row["launch"] for channels, row in found.items()})
     return best

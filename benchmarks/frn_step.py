@@ -32,13 +32,6 @@ if HAS_TRITON:
     import frn_launches
     from atmc.nn.kernels import frn_passes
 
-EVERYWHERE = (16, 32, 64)
-ROWS = {  # steps to be timed, and the channels at which programs share an image in each
-    "a program for each image": (),
-    "shared at 16": (16,),
-    "shared at 16 and 32": (16, 32),
-    "our kernels": EVERYWHERE,
-}
 BANDWIDTH = 4.0e3  # bytes a nanosecond that an H200 reaches in a copy, in GB/s
 
 
@@ -116,12 +109,11 @@ def training_step(on: bool, own_stream: bool = True) -> Callable[[], None]:
 
 
 def step() -> dict[str, float]:
-    chosen = frn_launches.tables()
-    steps = {"layer by layer": training_step(False)}
-    for name, channels in ROWS.items():
-        frn_launches.use(chosen, channels)
-        steps[name] = training_step(True)
-    steps["our kernels, one stream"] = training_step(True, False)
+    steps = {
+        "layer by layer": training_step(False),
+        "our kernels, one stream": training_step(True, False),
+        "our kernels": training_step(True),
+    }
     found = {name: statistics.median(times) for name, times in take_turns(steps, 9, 20).items()}
     for name, took in found.items():
         print(f"{name}: {took:.3f} ms", flush=True)
@@ -149,7 +141,7 @@ def main() -> None:
     if {"check", "sweep", "step"} & set(options.parts):
         begun = time.perf_counter()
         compilers = frn_launches.Compilers()
-        compilers.fill([(frn_launches.tables(), EVERYWHERE)], "sweep" in options.parts)
+        compilers.fill(frn_launches.tables(), "sweep" in options.parts)
         print(f"compiled after {time.perf_counter() - begun:.0f} s", flush=True)
         if "check" in options.parts:
             wrong = check()
@@ -159,7 +151,7 @@ def main() -> None:
             print(f"swept after {time.perf_counter() - begun:.0f} s", flush=True)
             save()
         if "step" in options.parts:
-            compilers.fill([(frn_launches.tables(), channels) for channels in ROWS.values()])
+            compilers.fill(frn_launches.tables())
             print(f"compiled again after {time.perf_counter() - begun:.0f} s", flush=True)
             record["step"] = step()
             save()

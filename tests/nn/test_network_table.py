@@ -153,6 +153,10 @@ def test_the_pages_sentences_are_those_of_results() -> None:
     words = "takes {:.2f} ms by cuDNN's convolutions with our normalisation. Kernels of our own take {:.2f} ms"
     assert words.format(step["step"]["layer by layer"], step["step"]["our kernels"]) in said
     assert f"{step['sweep']['BACKWARD']['16']['microseconds']:.0f} µs each" in said
+    split = json.loads((folder / "frn_rows.json").read_text())["step"]
+    took = [split[name] for name in ("shared at 16", "shared at 16 and 32", "our kernels")]
+    words = "took {:.3f} to {:.3f} ms with it and {:.3f} ms without"
+    assert words.format(min(took), max(took), split["a program for each image"]) in said
     chains = {name: found[f"atmc30-{name}"] for name in ("gn-ws", "evonorm-s0", "resnetpp", "frn")}
     losses = {name: f"{row['loss']:.2f}" for name, row in (chains | {"wrn28": found["atmc30-wrn28"]}).items()}
     words = "{gn-ws} (GroupNorm + WS), {evonorm-s0} (EvoNorm-S0), {resnetpp} (ResNet++), {frn} (FRN) and {wrn28} "

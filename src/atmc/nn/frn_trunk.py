@@ -9,31 +9,37 @@ from torch import Tensor
 
 from atmc.nn import norm_functions
 
-enabled = False  # until the tests of tests/nn/test_frn_kernels.py have passed on a GPU
+enabled = True  # False: layer by layer on a GPU too, for comparison
 CHANNELS = (16, 32, 64)
 LARGEST = 16384  # numbers of an image and a layer: what a program holds in registers
 
 
-def applies(x: Tensor, weights: Sequence[Tensor], strides: Sequence[int]) -> bool:
+def applies(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int]) -> bool:
     """Half precision on a GPU, channels of `CHANNELS`, square images of a power of two pixels, no gradient of them."""
     if not enabled or x.dtype not in (torch.bfloat16, torch.float16) or not norm_functions._fused_applies(x):
         return False
-    side, down, channels = x.shape[-1], 1, [w.shape[0] for w in weights]
+    side, down, channels = x.shape[-1], 1, [shape[0] for shape in shapes]
     for stride in strides:
         down *= stride
     fits = x.shape[-2] == side and side & (side - 1) == 0 and side >= 4 * down and side * side * channels[0] <= LARGEST
     halved = channels[-1] == channels[0] * down  # so that no later layer is larger
     small = x.shape[1] <= 5 and all(count in CHANNELS for count in channels)
-    alike = all(w.dtype == x.dtype for w in weights)
-    return fits and halved and small and alike and not x.requires_grad
+    return fits and halved and small and not x.requires_grad
 
 
-def run(x: Tensor, weights: Sequence[Tensor], params: Sequence[Tensor], strides: Sequence[int]) -> Tensor:
-    """The last block's output. params: of every layer its convolution's bias, then gain, bias and threshold."""
+def run(
+    x: Tensor, flat: Tensor, params: Sequence[Tensor], shapes: Sequence[Sequence[int]], strides: Sequence[int]
+) -> Tensor:
+    """The mean over pixels of the last block's output, in float32.
+
+    flat: all weights as `standardisation.flat_weights` lays them out; shapes: theirs; params: of every layer its
+    convolution's bias, then gain, bias and threshold.
+    """
+    given = flat, list(params), [size for shape in shapes for size in shape], list(strides)
     if torch.compiler.is_compiling():
-        y: Tensor = torch.ops.atmc.frn_trunk(x, list(weights), list(params), list(strides))[0]
+        y: Tensor = torch.ops.atmc.frn_trunk(x, *given)[0]
         return y
     from atmc.nn.kernels.frn_op import Trunk
 
-    out: Tensor = Trunk.apply(list(strides), len(weights), x, *weights, *params)  # type: ignore[no-untyped-call]
+    out: Tensor = Trunk.apply(given[2], given[3], x, flat, *params)  # type: ignore[no-untyped-call]
     return out

@@ -18,7 +18,7 @@ from atmc.nn.norm_functions import activations
 from atmc.nn.normalisation import NormAct
 from atmc.nn.preactivation import PlainConv2d, linear
 from atmc.nn.resnet_shapes import BlockShape, layout, made_by
-from atmc.nn.standardisation import standardised_weights
+from atmc.nn.standardisation import flat_weights, standardised_weights
 from atmc.nn.strided import conv2d
 
 
@@ -81,16 +81,19 @@ class ResNetFRN(nn.Module):
         blocks = [block for block in self.blocks if isinstance(block, FRNBlock)]
         x = activations(x)
         parts = [self.stem, *(part for block in blocks for part in block.parts())]
-        weights: list[Any] = standardised_weights([part.conv for part in parts], x.dtype)
-        strides = [block.first.conv.stride[0] for block in blocks]
-        if frn_trunk.applies(x, weights, strides):
-            x = frn_trunk.run(x, weights, [p for part in parts for p in part.parameters_in_order()], strides)
+        convs, strides = [part.conv for part in parts], [block.first.conv.stride[0] for block in blocks]
+        shapes = [tuple(conv.weight.shape) for conv in convs]
+        flat = flat_weights(convs, x.dtype) if frn_trunk.applies(x, shapes, strides) else None
+        if flat is not None:
+            params = [p for part in parts for p in part.parameters_in_order()]
+            pooled = frn_trunk.run(x, flat, params, shapes, strides).to(self.head.weight.dtype)
         else:
-            left = iter(weights)
+            left: Iterator[Any] = iter(standardised_weights(convs, x.dtype))
             x = self.stem(x, next(left))
             for block in blocks:
                 x = block(x, left)
-        return linear(x.mean((2, 3), dtype=self.head.weight.dtype), self.head)
+            pooled = x.mean((2, 3), dtype=self.head.weight.dtype)
+        return linear(pooled, self.head)
 
 
 def resnet_frn(depth: int = 20, width: int = 16, classes: int = 10, in_channels: int = 3) -> ResNetFRN:

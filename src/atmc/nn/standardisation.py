@@ -88,6 +88,14 @@ def standardised_weights(layers: Iterable[WeightLayer], dtype: torch.dtype) -> l
     return [standardise(weight, gain, dtype) for weight, gain in parts]
 
 
+def flat_weights(layers: Iterable[WeightLayer], dtype: torch.dtype) -> Tensor | None:
+    """The same in one allocation, which `layer_parts` takes apart; None where the kernel does not apply."""
+    parts = [_own_parts(layer) for layer in layers]
+    if not parts or not _fused_applies(parts, dtype):
+        return None
+    return _flat([weight for weight, _ in parts], [gain for _, gain in parts], dtype)
+
+
 def _own_parts(layer: WeightLayer) -> tuple[Tensor, Tensor | None]:
     """(weight, gain) of a standardised layer; of any other its weight, which is then only cast."""
     if isinstance(layer, WSConv2d):
@@ -96,15 +104,19 @@ def _own_parts(layer: WeightLayer) -> tuple[Tensor, Tensor | None]:
 
 
 def _together(weights: Sequence[Tensor], gains: Sequence[Tensor | None], dtype: torch.dtype) -> list[Tensor]:
+    parts = layer_parts(_flat(weights, gains, dtype), weights)
+    return [as_filters(part, w.shape) for part, w in zip(parts, weights, strict=True)]
+
+
+def _flat(weights: Sequence[Tensor], gains: Sequence[Tensor | None], dtype: torch.dtype) -> Tensor:
     """Every weight from one launch; they share one allocation, each in the order (O, kh, kw, I)."""
     given, present = [gain for gain in gains if gain is not None], [gain is not None for gain in gains]
     if torch.compiler.is_compiling():
-        flat = torch.ops.atmc.standardise(list(weights), given, present, dtype)
-    else:
-        from atmc.nn.kernels.standardise_op import Standardise
+        flat: Tensor = torch.ops.atmc.standardise(list(weights), given, present, dtype)
+        return flat
+    from atmc.nn.kernels.standardise_op import Standardise
 
-        flat = Standardise.apply(len(weights), present, dtype, *weights, *given)  # type: ignore[no-untyped-call]
-    return [as_filters(part, w.shape) for part, w in zip(layer_parts(flat, weights), weights, strict=True)]
+    return Standardise.apply(len(weights), present, dtype, *weights, *given)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def layer_parts(flat: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:

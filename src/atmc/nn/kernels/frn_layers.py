@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 import triton
 from torch import Tensor
 
+from atmc.nn.kernels import frn_backward_triton as backward_kernels
 from atmc.nn.kernels import frn_triton as kernels
 from atmc.nn.kernels import frn_weights_triton as weight_kernels
 from atmc.nn.kernels.norm_act_triton import IDENTITY, SILU
+from atmc.nn.standardisation import padded
 
 EPS = 1e-6
 PER_LAYER = 4  # bias of the convolution, gain, bias, threshold
 # Launches by output channels, the quickest of benchmarks/frn_step.py on an H200.
 # Forward: warps; stages of the pipeline; pixels a product where two neighbours are taken together, else 0.
 # Backward: warps; pixels a pass of the normalisation, and a product of the data gradient; stages; 1 to take neighbours
-# together and to add up passes late. Neighbours together: right in Triton's interpreter, not yet run on a GPU.
+# together, else 0.
 # Weight gradient: warps; pixels a product; programs for each row of taps; stages.
-FORWARD = {16: (8, 1, 0), 32: (8, 3, 0), 64: (8, 3, 0)}
-BACKWARD = {16: (8, 128, 256, 1, 0), 32: (8, 256, 256, 1, 0), 64: (4, 64, 64, 4, 0)}
-WEIGHTS = {16: (4, 128, 128, 3), 32: (4, 64, 128, 3), 64: (8, 64, 44, 3)}
+FORWARD = {16: (8, 1, 256), 32: (8, 3, 0), 64: (8, 3, 0)}
+BACKWARD = {16: (16, 128, 512, 1, 1), 32: (8, 256, 256, 1, 0), 64: (4, 64, 64, 4, 0)}
+WEIGHTS = {16: (4, 128, 128, 3), 32: (4, 64, 128, 3), 64: (4, 64, 44, 4)}
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Layer:
     act: int
     at: int  # of its activations, in elements of an allocation for all layers and one image
     statistics: int  # likewise of its statistics
-    filters: int  # of its weight, likewise
+    filters: int  # of its weight, as `standardisation.flat_weights` lays them out
 
     @property
     def pixels(self) -> int:
@@ -50,6 +51,15 @@ class Layer:
     @property
     def size(self) -> int:
         return self.outputs * self.pixels
+
+    @property
+    def weights(self) -> int:
+        return self.inputs * self.outputs * self.taps
+
+    @property
+    def room(self) -> int:
+        """What its weight takes in the allocation for all."""
+        return padded((self.weights,))
 
     @property
     def plain(self) -> bool:
@@ -77,8 +87,7 @@ def plan(image: Sequence[int], shapes: Sequence[Sequence[int]], strides: Sequenc
             Layer(len(layers), source, shortcut, inputs, outputs, height, width, stride, kernel * kernel, act, at,
                   statistics, filters)
         )  # fmt: skip
-        at, statistics = at + layers[-1].size, statistics + outputs
-        filters += inputs * outputs * kernel * kernel
+        at, statistics, filters = at + layers[-1].size, statistics + outputs, filters + layers[-1].room
         return len(layers) - 1
 
     last = append(-1, None, SILU, 1)
@@ -97,11 +106,6 @@ def _warps(count: int) -> dict[str, int]:
     return {"num_warps": count, "num_stages": 1, "maxnreg": min(255, 1024 // count)}
 
 
-def laid_out(weight: Tensor) -> Tensor:
-    """The weight as it lies in memory, (O, kh, kw, C); a copy where it lies otherwise."""
-    return weight.movedim(1, -1).contiguous()
-
-
 def forward_layer(
     layer: Layer,
     images: int,
@@ -112,11 +116,13 @@ def forward_layer(
     conv: Tensor,
     y: Tensor,
     scale: Tensor,
+    pool: bool = False,
 ) -> None:
+    """pool: y is to be the mean over pixels, in float32."""
     warps, stages, pixels = FORWARD[layer.outputs]
     kernels.forward_kernel[(images,)](
-        x, laid_out(weight), res, *params, conv, y, scale, EPS, **layer.constants, BLOCK_C=max(16, layer.inputs),
-        ACT=layer.act, HAS_RES=res is not None, BLOCK_P=min(pixels, layer.pixels),
+        x, weight, res, *params, conv, y, scale, EPS, **layer.constants, BLOCK_C=max(16, layer.inputs),
+        ACT=layer.act, HAS_RES=res is not None, POOL=pool, BLOCK_P=min(pixels, layer.pixels),
         PAIRS=pixels > 0 and layer.inputs >= 16 and layer.plain, STAGES=stages, **_warps(warps),
     )  # fmt: skip
 
@@ -133,30 +139,41 @@ def backward_layer(
     dx: Tensor | None,
     add: Tensor | None,
     share: Tensor,
+    columns: int,
+    pool: bool = False,
 ) -> None:
-    """tensors: the convolution's result, the shortcut, and the gradient of the layer's output."""
+    """tensors: the convolution's result, the shortcut, and the gradient of the layer's output.
+
+    pool: that gradient is one number for each image and channel, in float32.
+    share: where the layer's columns begin in each image's row of [gain, bias, threshold, pre] × images × `columns`.
+    """
     warps, passing, product, stages, pairs = BACKWARD[layer.outputs]
-    passing = min(passing, layer.pixels)
-    kernels.backward_kernel[(images,)](
-        *tensors, laid_out(weight), *params, scale, dc, dres, dx, add, share, images, **layer.constants,
+    backward_kernels.backward_kernel[(images,)](
+        *tensors, weight, *params, scale, dc, dres, dx, add, share, images, columns, **layer.constants,
         ACT=layer.act, HAS_RES=dres is not None, HAS_DX=dx is not None, HAS_ADD=dx is not None and add is not None,
-        BLOCK_N=passing, BLOCK_Q=min(product, layer.pixels),
-        PAIRS=bool(pairs) and layer.plain, LATE=bool(pairs) and passing < layer.pixels, STAGES=stages, **_warps(warps),
+        POOL=pool, BLOCK_N=min(passing, layer.pixels), BLOCK_Q=min(product, layer.pixels),
+        PAIRS=bool(pairs) and layer.plain, STAGES=stages, **_warps(warps),
     )  # fmt: skip
 
 
-def weight_gradient(layer: Layer, source: Tensor, dc: Tensor, dw: Tensor, images: int) -> Tensor:
-    """Write a layer's gradient into its part of `dw`; returns the programs' shares, which must live till it is done."""
-    warps, pixels, programs, stages = WEIGHTS[layer.outputs]
-    programs, rows = min(images, programs), 3 if layer.taps == 9 else 1
-    size = layer.inputs * layer.outputs * layer.taps
-    shares = torch.empty(programs * size, device=dw.device)
+def programs_for(outputs: int, images: int) -> int:
+    """Programs for each row of taps in a weight gradient: as many shares are to be added."""
+    return min(images, WEIGHTS[outputs][2])
+
+
+def weight_shares(layer: Layer, source: Tensor, dc: Tensor, shares: Tensor, columns: int, images: int) -> None:
+    """Write each program's share of a layer's weight gradient. shares: where its columns begin in rows of `columns`."""
+    warps, pixels, _, stages = WEIGHTS[layer.outputs]
+    programs, rows = programs_for(layer.outputs, images), 3 if layer.taps == 9 else 1
     weight_kernels.weight_kernel[(programs, rows)](
-        source, dc, shares, images, **layer.constants, BLOCK_P=min(pixels, layer.pixels),
+        source, dc, shares, images, columns, **layer.constants, BLOCK_P=min(pixels, layer.pixels),
         BLOCK_K=max(16, triton.next_power_of_2(rows * layer.inputs)), SHARE=triton.cdiv(images, programs),
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    weight_kernels.add_kernel[(triton.cdiv(size, 64),)](
-        shares, dw[layer.filters :], size, PROGRAMS=programs, BLOCK=64, ROWS=64, num_warps=4
+
+
+def add_shares(shares: Tensor, dw: Tensor, programs: int, columns: int) -> None:
+    """The weight gradients of layers side by side, from all programs' shares."""
+    weight_kernels.add_kernel[(triton.cdiv(columns, 64),)](
+        shares, dw, columns, PROGRAMS=programs, BLOCK=64, ROWS=64, num_warps=4
     )
-    return shares

@@ -1,8 +1,7 @@
-"""The two passes through a ResNet-FRN, kernel by kernel.
+"""The two passes through a ResNet-FRN.
 
-A layer of `frn_rows` is left with its convolution alone; who reads its output makes it first. Backward likewise: the
-kernel that makes the last part of a layer's gradient begins that layer. Weight gradients are nobody's input, so they
-are made on a stream of their own.
+Weight gradients are nobody's input: they are made on a stream of their own. Sums over programs and images are made for
+many layers in one launch: of weight gradients one for each width, of all other parameters one at the end.
 """
 
 from __future__ import annotations
@@ -16,8 +15,15 @@ import torch
 import triton
 from torch import Tensor
 
-from atmc.nn.kernels import frn_rows
-from atmc.nn.kernels.frn_layers import PER_LAYER, Layer, backward_layer, forward_layer, weight_gradient
+from atmc.nn.kernels.frn_layers import (
+    PER_LAYER,
+    Layer,
+    add_shares,
+    backward_layer,
+    forward_layer,
+    programs_for,
+    weight_shares,
+)
 from atmc.nn.kernels.norm_act_backward_triton import sum_kernel
 
 own_stream = True  # for weight gradients; False for comparison
@@ -33,9 +39,11 @@ class Buffers:
         kept: Tensor,
         stats: Tensor,
         layers: Sequence[Layer],
+        flat: Tensor,
         params: Sequence[Tensor],
     ) -> None:
-        self.x, self.y, self.kept, self.stats, self.layers, self.params = x, y, kept, stats, layers, params
+        self.x, self.y, self.kept, self.stats, self.layers = x, y, kept, stats, layers
+        self.flat, self.params = flat, params
         self.images = len(x)
         self.half = sum(layer.size for layer in layers) * self.images
 
@@ -43,7 +51,7 @@ class Buffers:
         return self.kept[layer.at * self.images :]
 
     def out(self, index: int) -> Tensor:
-        """Of a layer; -1 is the images. That of the last layer is not kept, and nobody reads it."""
+        """Of a layer; -1 is the images. The last layer has the mean over pixels, which nobody here reads."""
         if index < 0:
             return self.x
         if index == len(self.layers) - 1:
@@ -55,7 +63,10 @@ class Buffers:
         return None if layer.shortcut is None else self.out(layer.shortcut)
 
     def scale(self, layer: Layer) -> Tensor:
-        return self.stats[frn_rows.MOST_PARTS * layer.statistics * self.images :]
+        return self.stats[layer.statistics * self.images :]
+
+    def weight(self, layer: Layer) -> Tensor:
+        return self.flat[layer.filters :]
 
     def of(self, layer: Layer) -> Sequence[Tensor]:
         return self.params[PER_LAYER * layer.index : PER_LAYER * (layer.index + 1)]
@@ -65,39 +76,12 @@ def on_device(x: Tensor) -> Any:
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
-def forward_pass(saved: Buffers, weights: Sequence[Tensor]) -> None:
-    images, unmade = saved.images, -1  # the layer whose output is not there yet; never more than one
-
-    def finish() -> None:
-        layer = saved.layers[unmade]
-        frn_rows.finish(
-            layer, images, saved.conv(layer), saved.shortcut(layer), saved.out(unmade), saved.scale(layer),
-            saved.of(layer),
-        )  # fmt: skip
-
+def forward_pass(saved: Buffers) -> None:
     for layer in saved.layers:
-        weight, conv, scale, source = (
-            weights[layer.index],
-            saved.conv(layer),
-            saved.scale(layer),
-            saved.out(layer.source),
-        )
-        if frn_rows.shares_rows(layer):
-            before = None
-            if unmade >= 0:
-                last = saved.layers[unmade]
-                before = last, saved.conv(last), saved.shortcut(last), saved.scale(last), saved.of(last)
-            frn_rows.forward_rows(layer, images, before, source, weight, saved.of(layer), conv, scale)
-            unmade = layer.index
-            continue
-        if unmade >= 0:
-            finish()
-            unmade = -1
         forward_layer(
-            layer, images, source, weight, saved.shortcut(layer), saved.of(layer), conv, saved.out(layer.index), scale
-        )
-    if unmade >= 0:
-        finish()
+            layer, saved.images, saved.out(layer.source), saved.weight(layer), saved.shortcut(layer), saved.of(layer),
+            saved.conv(layer), saved.out(layer.index), saved.scale(layer), layer is saved.layers[-1],
+        )  # fmt: skip
 
 
 @functools.cache
@@ -117,53 +101,60 @@ def _aside(x: Tensor) -> Iterator[None]:
         yield
 
 
-def backward_pass(saved: Buffers, dy: Tensor, weights: Sequence[Tensor], dw: Tensor, sums: Tensor) -> None:
+class _WeightGradients:
+    """Weight gradients of all layers, the last first, on the other stream."""
+
+    def __init__(self, saved: Buffers, dw: Tensor) -> None:
+        self.saved, self.dw = saved, dw
+        self.alive: list[Tensor] = []  # until the other stream is done with them
+        self.widths: dict[int, tuple[Tensor, int, int]] = {}  # by channels: shares, columns, first layer
+        for outputs in {layer.outputs for layer in saved.layers}:
+            group = [layer for layer in saved.layers if layer.outputs == outputs]  # one after the other, as `plan` has
+            columns = group[-1].filters + group[-1].room - group[0].filters
+            shares = torch.empty(programs_for(outputs, saved.images) * columns, device=dw.device)
+            with _aside(dw):
+                for layer in group:  # what pads a layer's columns is added like the rest
+                    if layer.room > layer.weights:
+                        begin = layer.filters - group[0].filters
+                        shares.view(-1, columns)[:, begin + layer.weights : begin + layer.room].zero_()
+            self.widths[outputs] = shares, columns, group[0].index
+
+    def add(self, layer: Layer, dc: Tensor) -> None:
+        shares, columns, first = self.widths[layer.outputs]
+        begin = self.saved.layers[first].filters
+        with _aside(dc):
+            at = shares[layer.filters - begin :]
+            weight_shares(layer, self.saved.out(layer.source), dc, at, columns, self.saved.images)
+            if layer.index == first:
+                add_shares(shares, self.dw[begin:], programs_for(layer.outputs, self.saved.images), columns)
+        self.alive.append(dc)
+
+    def wait(self) -> None:
+        if own_stream and self.dw.is_cuda:
+            torch.cuda.current_stream(self.dw.device).wait_stream(_side_stream(self.dw.device))
+        self.alive.clear()
+        self.widths.clear()
+
+
+def backward_pass(saved: Buffers, dy: Tensor, dw: Tensor, sums: Tensor) -> None:
     x, layers, images = saved.x, saved.layers, saved.images
-    shares = torch.empty(PER_LAYER * images * max(1, sum(each.outputs for each in layers)), device=x.device)
+    channels = sum(layer.outputs for layer in layers)
+    shares = torch.empty(PER_LAYER * images * channels, device=x.device)
     slopes: dict[int, Tensor] = {len(layers) - 1: dy}  # gradients of layers' outputs, as far as they are known
-    begun: dict[int, tuple[Tensor, Tensor]] = {}  # of layers of `frn_rows`: before the activation, and its sums
-    readers = {source: min(each.index for each in layers if each.source == source) for source in range(len(layers) - 1)
-               if any(each.source == source for each in layers)}  # fmt: skip
-    alive: list[Tensor] = []  # until the other stream is done with them
+    beside = _WeightGradients(saved, dw)
     for layer in reversed(layers):
         dc = x.new_empty(images * layer.size)
         dx = None if layer.source < 0 else x.new_empty(images * layers[layer.source].size)
-        share = shares[PER_LAYER * layer.statistics * images :]
-        weight, conv, scale, of = weights[layer.index], saved.conv(layer), saved.scale(layer), saved.of(layer)
-        if frn_rows.shares_rows(layer):
-            assert dx is not None
-            if layer.index not in begun:
-                begun[layer.index] = x.new_empty(images * layer.size), frn_rows.new_sums(layer, images, x)
-                frn_rows.begin(
-                    layer, images, slopes.pop(layer.index), conv, saved.shortcut(layer), scale, of, *begun[layer.index]
-                )
-            a, partial = begun.pop(layer.index)
-            add = slopes.pop(layer.source, None)
-            before, below = layers[layer.source], None
-            if frn_rows.shares_rows(before) and readers[before.index] == layer.index:  # all of its gradient is known
-                begun[before.index] = dx, frn_rows.new_sums(before, images, x)
-                below = (before, saved.conv(before), saved.shortcut(before), saved.scale(before), saved.of(before),
-                         begun[before.index][1])  # fmt: skip
-            else:
-                slopes[before.index] = dx
-            frn_rows.backward_rows(layer, images, (conv, a, scale, partial), weight, of, dc, share, add, dx, below)
-            if layer.shortcut is not None:
-                slopes[layer.shortcut] = a
-        else:
-            shortcut = None if layer.shortcut is None else layers[layer.shortcut]
-            dres = None if shortcut is None else x.new_empty(images * shortcut.size)
-            tensors = conv, saved.shortcut(layer), slopes.pop(layer.index)
-            backward_layer(layer, images, tensors, weight, of, scale, dc, dres, dx, slopes.get(layer.source), share)
-            if dx is not None:
-                slopes[layer.source] = dx
-            if shortcut is not None and dres is not None:
-                slopes[shortcut.index] = dres
-        with _aside(x):
-            alive += [dc, weight_gradient(layer, saved.out(layer.source), dc, dw, images)]
-            grid = PER_LAYER, triton.cdiv(layer.outputs, 16)
-            sum_kernel[grid](
-                share, sums[PER_LAYER * layer.statistics :], layer.outputs, images, BLOCK_I=128, BLOCK_C=16
-            )
-    if own_stream and x.is_cuda:
-        torch.cuda.current_stream(x.device).wait_stream(_side_stream(x.device))
-    del alive
+        dres = None if layer.shortcut is None else x.new_empty(images * layers[layer.shortcut].size)
+        backward_layer(
+            layer, images, (saved.conv(layer), saved.shortcut(layer), slopes.pop(layer.index)), saved.weight(layer),
+            saved.of(layer), saved.scale(layer), dc, dres, dx, slopes.get(layer.source), shares[layer.statistics :],
+            channels, layer is layers[-1],
+        )  # fmt: skip
+        if dx is not None:
+            slopes[layer.source] = dx
+        if layer.shortcut is not None and dres is not None:
+            slopes[layer.shortcut] = dres
+        beside.add(layer, dc)
+    sum_kernel[(PER_LAYER, triton.cdiv(channels, 16))](shares, sums, channels, images, BLOCK_I=128, BLOCK_C=16)
+    beside.wait()

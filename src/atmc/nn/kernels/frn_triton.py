@@ -8,8 +8,11 @@ backward the gradient of c, then, through the first-level cache, the gradient of
 
     forward_kernel    c, y and r from x
     backward_kernel   gradients of c, of res, of x [+ add], and each image's share of the parameters' gradients
+                      (`frn_backward_triton`)
+    weight_kernel     each program's share of the weight's gradient (`frn_weights_triton`)
 
-Weights lie in memory as (O, taps, C). A row of three taps at a pixel is 3 C numbers in a row of memory.
+The last layer has the mean over pixels in place of y (POOL), since the head reads nothing else. Weights lie in memory
+as (O, taps, C). A row of three taps at a pixel is 3 C numbers in a row of memory.
 """
 
 from __future__ import annotations
@@ -17,8 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atmc.nn.kernels.norm_act_backward_triton import _into, _slopes
-from atmc.nn.kernels.norm_act_triton import _finish
+from atmc.nn.kernels.norm_act_triton import _affine, _finish
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -93,11 +95,30 @@ def _convolve_pairs(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _output(  # type: ignore[no-untyped-def]
+    value, scale, gain, bias, extra, res, y, at, ACT: tl.constexpr, HAS_RES: tl.constexpr, POOL: tl.constexpr
+):
+    """Write a tile of y; or return its sums over pixels, which is all that the head of the network reads."""
+    if POOL:
+        _, z = _affine(value, 0.0, scale[None, :], gain, bias, extra, 2)
+        z = tl.maximum(z, extra[None, :])
+        if HAS_RES:
+            z += tl.load(res + at).to(tl.float32)
+        if ACT == 2:
+            z = z * tl.sigmoid(z)
+        return tl.sum(z, 0)
+    else:
+        _finish(value, 0.0, scale[None, :], gain, bias, extra, res, y, y, at, at,
+                2, ACT, False, HAS_RES, True, False)  # fmt: skip
+        return scale  # never looked at
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def forward_kernel(  # type: ignore[no-untyped-def]
     x, weight, res, pre_at, gain_at, bias_at, extra_at, conv, y, stats, eps,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, BLOCK_C: tl.constexpr,
-    STRIDE: tl.constexpr, TAPS: tl.constexpr, ACT: tl.constexpr, HAS_RES: tl.constexpr, BLOCK_P: tl.constexpr,
-    PAIRS: tl.constexpr, STAGES: tl.constexpr,
+    STRIDE: tl.constexpr, TAPS: tl.constexpr, ACT: tl.constexpr, HAS_RES: tl.constexpr, POOL: tl.constexpr,
+    BLOCK_P: tl.constexpr, PAIRS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     PIXELS: tl.constexpr = H * W
     image = tl.program_id(0).to(tl.int64)
@@ -112,11 +133,13 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         bias = tl.load(bias_at + channel)
         extra = tl.load(extra_at + channel)
         tl.debug_barrier()  # the image's c is complete, for all threads of this program
+        pooled = tl.zeros((O,), dtype=tl.float32)
         for start in tl.range(0, PIXELS, BLOCK_P, num_stages=1):
             at = base + (start + tl.arange(0, BLOCK_P))[:, None] * O + channel[None, :]
             value = tl.load(conv + at).to(tl.float32) + pre
-            _finish(value, 0.0, scale[None, :], gain, bias, extra, res, y, y, at, at,
-                    2, ACT, False, HAS_RES, True, False)  # fmt: skip
+            part = _output(value, scale, gain, bias, extra, res, y, at, ACT, HAS_RES, POOL)
+            if POOL:
+                pooled += part
     else:
         total = _convolve(x, weight, H, W, C, O, BLOCK_C, STRIDE, TAPS, STAGES)
         at = base + tl.arange(0, PIXELS)[:, None] * O + channel[None, :]
@@ -127,146 +150,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         gain = tl.load(gain_at + channel)
         bias = tl.load(bias_at + channel)
         extra = tl.load(extra_at + channel)
-        _finish(value, 0.0, scale[None, :], gain, bias, extra, res, y, y, at, at,
-                2, ACT, False, HAS_RES, True, False)  # fmt: skip
+        pooled = _output(value, scale, gain, bias, extra, res, y, at, ACT, HAS_RES, POOL)
     tl.store(stats + image * O + channel, scale)
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _data_gradient(  # type: ignore[no-untyped-def]
-    dc, weight, dx, add, base,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
-    HAS_ADD: tl.constexpr, BLOCK_Q: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """The gradient of one image x, tap by tap, from that of c, which this program has written."""
-    channel = tl.arange(0, O)
-    inner = tl.arange(0, C)
-    for start in tl.range(0, H * W * STRIDE * STRIDE, BLOCK_Q, num_stages=1):
-        target = start + tl.arange(0, BLOCK_Q)
-        back = tl.zeros((BLOCK_Q, C), dtype=tl.float32)
-        for tap in tl.range(0, TAPS, num_stages=STAGES):
-            r = target // (W * STRIDE) - (tap // 3 - 1 if TAPS == 9 else 0)
-            s = target % (W * STRIDE) - (tap % 3 - 1 if TAPS == 9 else 0)
-            inside = (r >= 0) & (r < H * STRIDE) & (s >= 0) & (s < W * STRIDE)
-            if STRIDE > 1:
-                inside = inside & (r % STRIDE == 0) & (s % STRIDE == 0)
-            source = (r // STRIDE * W + s // STRIDE)[:, None] * O + channel[None, :]
-            tile = tl.load(dc + source, mask=inside[:, None], other=0.0)
-            of = channel[:, None] * (TAPS * C) + (tap * C + inner)[None, :]
-            back = tl.dot(tile, tl.load(weight + of), back)
-        to = base + target[:, None] * C + inner[None, :]
-        if HAS_ADD:
-            back += tl.load(add + to).to(tl.float32)
-        tl.store(dx + to, back.to(dx.dtype.element_ty))
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _data_gradient_of_pairs(  # type: ignore[no-untyped-def]
-    dc, weight, dx, add, base,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, HAS_ADD: tl.constexpr, BLOCK_Q: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    """The same for 3×3 and stride 1, two neighbours at a time: a row of taps of both is four pixels of c'.
-
-    Six readings of a pixel instead of nine, and three products instead of nine.
-    """
-    place = tl.arange(0, 4 * O)
-    double = tl.arange(0, 2 * C)
-    tap = (double // C)[None, :] + 2 - (place // O)[:, None]
-    of = (place % O)[:, None] * (9 * C) + tap * C + (double % C)[None, :]
-    for start in tl.range(0, H * W, BLOCK_Q, num_stages=1):
-        target = start + 2 * tl.arange(0, BLOCK_Q // 2)
-        left = target % W - 1
-        across = left[:, None] + (place // O)[None, :]
-        back = tl.zeros((BLOCK_Q // 2, 2 * C), dtype=tl.float32)
-        for down in tl.range(0, 3, num_stages=STAGES):
-            r = target // W + 1 - down
-            inside = ((r >= 0) & (r < H))[:, None] & (across >= 0) & (across < W)
-            tile = tl.load(dc + (r * W + left)[:, None] * O + place[None, :], mask=inside, other=0.0)
-            part = tl.load(weight + of + down * 3 * C, mask=(tap >= 0) & (tap < 3), other=0.0)
-            back = tl.dot(tile, part, back)
-        to = base + target[:, None] * C + double[None, :]
-        if HAS_ADD:
-            back += tl.load(add + to).to(tl.float32)
-        tl.store(dx + to, back.to(dx.dtype.element_ty))
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _sum(tile, NOW: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sums of a tile's columns, or the tile itself, to be summed later."""
-    if NOW:
-        return tl.sum(tile, 0)
-    else:
-        return tile
-
-
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def backward_kernel(  # type: ignore[no-untyped-def]
-    conv, res, dy, weight, pre_at, gain_at, bias_at, extra_at, stats, dc, dres, dx, add, partial, images,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
-    ACT: tl.constexpr, HAS_RES: tl.constexpr, HAS_DX: tl.constexpr, HAS_ADD: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_Q: tl.constexpr, PAIRS: tl.constexpr, LATE: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    PIXELS: tl.constexpr = H * W
-    image = tl.program_id(0).to(tl.int64)
-    channel = tl.arange(0, O)
-    gain = tl.load(gain_at + channel)
-    bias = tl.load(bias_at + channel)
-    extra = tl.load(extra_at + channel)
-    pre = tl.load(pre_at + channel)[None, :]
-    rstd = tl.load(stats + image * O + channel)[None, :]
-    at = image * (PIXELS * O) + tl.arange(0, BLOCK_N)[:, None] * O + channel[None, :]
-    value = tl.load(conv + at).to(tl.float32) + pre
-    slope, unit, after = _slopes(value, dy, res, dres, 0.0, rstd, gain, bias, extra, at, at,
-                                 2, ACT, HAS_RES, True, False, True)  # fmt: skip
-    scaled = _sum(slope * unit, not LATE)
-    plain = _sum(slope, not LATE)
-    third = _sum(after - slope, not LATE)
-    length = unit
-    if BLOCK_N < PIXELS:  # too much for registers: a second reading, from the cache
-        for start in range(BLOCK_N, PIXELS, BLOCK_N):
-            there = at + start * O
-            more = tl.load(conv + there).to(tl.float32) + pre
-            slopes, units, afters = _slopes(more, dy, res, dres, 0.0, rstd, gain, bias, extra, there, there,
-                                            2, ACT, HAS_RES, True, False, True)  # fmt: skip
-            scaled += _sum(slopes * units, not LATE)
-            plain += _sum(slopes, not LATE)
-            third += _sum(afters - slopes, not LATE)
-            if LATE:
-                length += units
-    scaled = _sum(scaled, LATE)
-    plain = _sum(plain, LATE)
-    third = _sum(third, LATE)
-    second = gain * scaled / PIXELS
-    if BLOCK_N < PIXELS:
-        if LATE:  # the sum of what `_into` writes
-            total = tl.sum(rstd, 0) * (gain * plain - second * tl.sum(length, 0))
-        else:
-            total = tl.zeros((O,), dtype=tl.float32)
-        for start in range(0, PIXELS, BLOCK_N):
-            there = at + start * O
-            more = tl.load(conv + there).to(tl.float32) + pre
-            slopes, units, afters = _slopes(more, dy, res, dres, 0.0, rstd, gain, bias, extra, there, there,
-                                            2, ACT, HAS_RES, True, False, False)  # fmt: skip
-            found = _into(more, slopes, units, 0.0, rstd, gain, extra, 0.0, second, dc, dc, there, there,
-                          2, False, False, not LATE)  # fmt: skip
-            if not LATE:
-                total += found
-    else:
-        total = _into(value, slope, unit, 0.0, rstd, gain, extra, 0.0, second, dc, dc, at, at,
-                      2, False, False, True)  # fmt: skip
-    share = partial + image * O + channel
-    tl.store(share, scaled)
-    tl.store(share + images * O, plain)
-    tl.store(share + 2 * images * O, third)
-    tl.store(share + 3 * images * O, total)
-    if HAS_DX:
-        tl.debug_barrier()  # the image's gradient of c is complete, for all threads of this program
-        base = image * (PIXELS * STRIDE * STRIDE * C)
-        if PAIRS:
-            _data_gradient_of_pairs(dc + image * (PIXELS * O), weight, dx, add, base,
-                                    H, W, C, O, HAS_ADD, BLOCK_Q, STAGES)  # fmt: skip
-        else:
-            _data_gradient(dc + image * (PIXELS * O), weight, dx, add, base,
-                           H, W, C, O, STRIDE, TAPS, HAS_ADD, BLOCK_Q, STAGES)  # fmt: skip
+    if POOL:
+        tl.store(y + image * O + channel, pooled / PIXELS)
