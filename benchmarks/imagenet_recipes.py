@@ -44,7 +44,7 @@ LONG = "-long"
 # and ResNet-50 with BatchNorm at 6,104 (results/networks/cuda.json). ResNet-18 without pooling, at 64 pixels: a guess.
 SPEED = {50: 7_000.0, 18: 16_000.0 * (64 / 224) ** 2}
 BATCHNORM = 0.85  # of that speed
-START = {True: 60.0, False: 30.0}  # seconds before the first step: compiled blocks, or kernels that are there
+START = {True: 60.0, False: 40.0}  # seconds before the first step: blocks to compile, or kernels alone
 
 
 @dataclasses.dataclass(frozen=True)
