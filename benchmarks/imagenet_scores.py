@@ -17,6 +17,7 @@ import torch
 
 from atmc.common.errors import RunError
 from atmc.data import default_root, load, open_source
+from atmc.data.streamed_source import Source
 from atmc.engine import run
 from atmc.engine.sample_predictions import Evaluator
 from atmc.posterior import metrics
@@ -45,6 +46,7 @@ def measure(name: str, kind: str, options: argparse.Namespace, budget: float) ->
     """Run a row, or resume it, and say what came out. Its `status` is done unless the budget ended it."""
     recipe = recipe_of(name, kind, options)
     folder = options.runs / recipe.name
+    other_images(name, recipe, options)  # what is missing is missed now, and not when the run is done
     row: dict[str, Any] = {
         "row": recipe.name,
         "set": name,
@@ -92,15 +94,22 @@ def encoding(name: str, options: argparse.Namespace) -> str | None:
     return path.read_text().strip() if path.is_file() else None
 
 
+def other_images(name: str, recipe: Recipe, options: argparse.Namespace) -> Source | None:
+    """The validation images of the set that is out of distribution, not decoded yet."""
+    other = SETS[name].other
+    if other is None:
+        return None
+    return open_source(options.data.get(other, SETS[other].data), "test", recipe.data.root)
+
+
 def ood(
     name: str, recipe: Recipe, opened: RunDir, probs: np.ndarray, options: argparse.Namespace
 ) -> dict[str, Any] | None:
     """How well the entropy of the prediction tells the other set's validation images from this one's."""
-    other = SETS[name].other
-    if other is None:
+    other, source = SETS[name].other, other_images(name, recipe, options)
+    if other is None or source is None:
         return None
     inside = load(recipe.data.name, "test", recipe.data.root)  # the network expects these statistics
-    source = open_source(options.data.get(other, SETS[other].data), "test", recipe.data.root)
     data = source.in_memory((inside.mean, inside.std))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build_model(recipe, data.shape, probs.shape[2])

@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--contestants", nargs="*", choices=CONTESTANTS, default=list(CONTESTANTS))
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
+    options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "cuda.json"
     known = {row["network"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
     for pair in options.pairs:
@@ -69,17 +70,18 @@ def main() -> None:
         times = take_turns(steps, options.rounds, 50 if shape["size"] == 32 else 5)
         known[pair] = joined(known.get(pair), pair, times)
         del steps
-    options.out.mkdir(parents=True, exist_ok=True)
-    record = {
-        "command": "python benchmarks/networks.py",
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "rows": [known[pair] for pair in PAIRS if pair in known],
-    }
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    for row in record["rows"]:
-        speeds = "  ".join(f"{name} {speed:9,.0f} img/s" for name, speed in row["images_per_second"].items())
-        print(f"{row['network']:16s} {speeds}")
+        record = {
+            "command": "python benchmarks/networks.py",
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "rows": [known[each] for each in PAIRS if each in known],
+        }
+        path.write_text(json.dumps(record, indent=1) + "\n")
+        print(said(known[pair]), flush=True)
+
+
+def said(row: dict[str, Any]) -> str:
+    return f"{row['network']:16s} " + "  ".join(f"{k} {v:9,.0f} img/s" for k, v in row["images_per_second"].items())
 
 
 def joined(before: dict[str, Any] | None, pair: str, times: dict[str, list[float]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by 
 
 import imagenet_recipes as recipes  # noqa: E402
 import imagenet_rows as rows  # noqa: E402
+from atmc.common.errors import InputError  # noqa: E402
 from atmc.data.shard_writer import Item, write_shards  # noqa: E402
 from imagenet_scores import scores  # noqa: E402
 
@@ -36,10 +37,10 @@ def test_a_row_is_predicted_to_take_longer_with_more_pixels_epochs_and_batchnorm
     def seconds(name: str, kind: str, *words: str) -> float:
         return recipes.predicted(recipes.recipe_of(name, kind, rows.parse([*words])), recipes.SETS[name].train)
 
-    usual = seconds("imagenette", "atmc") - recipes.START[False]
-    assert seconds("imagenette", "atmc", "--crop", "88") - recipes.START[False] == pytest.approx(usual / 4)
-    assert seconds("imagenette", "atmc-long") - recipes.START[False] == pytest.approx(2 * usual)
-    assert seconds("imagenette", "ensemble-bn") > usual + recipes.START[True]
+    usual = seconds("imagenette", "atmc") - recipes.BESIDES[False]
+    assert seconds("imagenette", "atmc", "--crop", "88") - recipes.BESIDES[False] == pytest.approx(usual / 4)
+    assert seconds("imagenette", "atmc-long") - recipes.BESIDES[False] == pytest.approx(2 * usual)
+    assert seconds("imagenette", "ensemble-bn") > usual + recipes.BESIDES[True]
     assert usual == pytest.approx(4 * 64 * 9_469 / (7_000 * (224 / 176) ** 2))
 
 
@@ -105,6 +106,14 @@ def test_small_rows_from_shards_to_the_table(tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     rows.main([*words, "200"])
     assert capsys.readouterr().out == ""  # nothing is run again
+
+
+def test_a_set_that_the_scores_need_is_missed_before_the_run_and_not_after_it(tmp_path: Path) -> None:
+    data = f"imagenette={small_set(tmp_path / 'imagenette', 0)}"
+    words = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--root", str(tmp_path), "--data", data]
+    with pytest.raises(InputError, match="run `atmc data get imagewoof --from PATH`"):
+        rows.main([*words, "--rows", "imagenette-atmc", "--depth", "8", "--width", "4"])
+    assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.parametrize(
