@@ -2,17 +2,18 @@
 
 Rows of a set, in the order of how much each is wanted. All have the same epochs, in as many chains or members:
 
-    atmc, zero, sgnht   ResNet-50 with GroupNorm and weight standardisation; each chain anneals once and samples at T
+    atmc, zero, sgnht   ResNet-50-D with GroupNorm and weight standardisation; each chain anneals once and samples at T
                         in its last epochs, a sample each: three, or two of 12 or 16; zero is the same at T = 0
-    ensemble-bn         a deep ensemble of ResNet-50 with BatchNorm under SGD; its members are SGD + BatchNorm
+    ensemble-bn         a deep ensemble of ResNet-50-D with BatchNorm under SGD; its members are SGD + BatchNorm
     ensemble-gn         the same with GroupNorm and weight standardisation; its members alone are the row SGD
     atmc-pp, zero-pp    as atmc and zero, with ResNet++-50
     …-long              the same with twice the epochs
 
+ResNet-D (He et al. 2019) has a stem of three 3 × 3 convolutions and pooled shortcuts: what fastai's networks have too.
 Imagenette and Imagewoof are evaluated whole at 224 pixels and trained on crops of 176. A crop shows at least a quarter
 of an image, 0.78 of its side on average, so things look 1.27 times as large as in the whole image at one size, and
 176 · 1.27 = 224 makes up for that (Touvron et al. 2019). It also takes 0.62 of the time of crops of 224. Batches are of
-64: 64 epochs of 9,469 images are then 9,500 steps. Rates are CIFAR-10's at batch 128, in proportion to the batch, and
+64: 56 epochs of 9,469 images are then 8,300 steps. Rates are CIFAR-10's at batch 128, in proportion to the batch, and
 weight decay is 5e-4 (with BatchNorm on all parameters, else on weights alone, the better choice of each on CIFAR-10);
 chains of GroupNorm networks have the prior that this decay stands for. Nothing was tuned on these sets.
 """
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 
+from atmc.nn.resnet_shapes import IMAGENET
 from atmc.recipe.settings import (
     DataSection,
     ModelSection,
@@ -42,7 +44,7 @@ TAIL = 3  # epochs at the end of a chain in which it samples, once in each
 LONG = "-long"
 # Images a second on an H200 at 224 pixels that the predictions below assume; ResNet++-50 alone was measured at 7,774
 # and ResNet-50 with BatchNorm at 6,104 (results/networks/cuda.json). ResNet-18 without pooling, at 64 pixels: a guess.
-SPEED = {50: 7_000.0, 18: 16_000.0 * (64 / 224) ** 2}
+SPEED = {50: 6_500.0, 18: 16_000.0 * (64 / 224) ** 2}
 BATCHNORM = 0.85  # of that speed
 # Seconds besides the steps, with blocks to compile and without: start, kernels, and evaluation in float32.
 BESIDES = {True: 90.0, False: 70.0}
@@ -65,11 +67,11 @@ class Set:
 
 
 SETS = {
-    "imagenette": Set("imagenette?size=224", 9_469, 176, 50, 64, other="imagewoof"),
-    "imagewoof": Set("imagewoof?size=224", 9_025, 176, 50, 64, other="imagenette"),
+    "imagenette": Set("imagenette?size=224", 9_469, 176, 50, 56, other="imagewoof", options={"variant": "d"}),
+    "imagewoof": Set("imagewoof?size=224", 9_025, 176, 50, 56, other="imagenette", options={"variant": "d"}),
     # A 3 × 3 stem without pooling, as is usual at 64 pixels.
     "tiny-imagenet": Set("tiny-imagenet", 100_000, 48, 18, 12, batch=128, options={"small_input": True}),
-    "imagenet-mini": Set("imagenet-mini?size=128", 34_745, 112, 50, 16, 2, 128),
+    "imagenet-mini": Set("imagenet-mini?size=128", 34_745, 112, 50, 16, 2, 128, options={"variant": "d"}),
 }
 KINDS = ("atmc", "ensemble-bn", "zero", "sgnht", "ensemble-gn", "atmc-pp", "zero-pp", "atmc-long", "ensemble-bn-long")
 FEW = {"tiny-imagenet": KINDS[:5], "imagenet-mini": KINDS[:2]}
@@ -112,6 +114,8 @@ def recipe_of(name: str, kind: str, options: argparse.Namespace) -> Recipe:
         )
     # The paper's own baseline has BatchNorm. Its blocks are compiled one by one, which is soon done.
     network = {"name": "resnet", "norm": "bn"} if bn else {"name": "resnet-v2", "norm": "gn-ws"}
+    depth = options.depth or found.depth
+    own = {k: v for k, v in found.options.items() if k != "variant" or (depth in IMAGENET and not plus)}
     target = TargetSection(prior="gaussian-weights", prior_scale=1 / math.sqrt(found.train * DECAY))
     if plus or bn:
         target = TargetSection(prior="resnetpp" if plus else "none")
@@ -129,9 +133,9 @@ def recipe_of(name: str, kind: str, options: argparse.Namespace) -> Recipe:
         ),
         model=ModelSection(
             **({"name": "resnetpp"} if plus else network),
-            depth=options.depth or found.depth,
+            depth=depth,
             width=options.width,
-            options=dict(found.options),
+            options=own,
         ),
         target=target,
         sampler=sampler,

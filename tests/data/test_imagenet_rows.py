@@ -41,7 +41,7 @@ def test_a_row_is_predicted_to_take_longer_with_more_pixels_epochs_and_batchnorm
     assert seconds("imagenette", "atmc", "--crop", "88") - recipes.BESIDES[False] == pytest.approx(usual / 4)
     assert seconds("imagenette", "atmc-long") - recipes.BESIDES[False] == pytest.approx(2 * usual)
     assert seconds("imagenette", "ensemble-bn") > usual + recipes.BESIDES[True]
-    assert usual == pytest.approx(4 * 64 * 9_469 / (7_000 * (224 / 176) ** 2))
+    assert usual == pytest.approx(4 * 56 * 9_469 / (6_500 * (224 / 176) ** 2))
 
 
 def test_rows_are_listed_with_their_seconds(capsys: pytest.CaptureFixture[str]) -> None:
