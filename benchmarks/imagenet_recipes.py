@@ -101,6 +101,7 @@ def recipe_of(name: str, kind: str, options: argparse.Namespace) -> Recipe:
             momentum=0.9,
             temperature=temperature,
         )
+        explores = temperature > 0 and tail < epochs  # at T = 0, up to the last epochs
         schedule = ScheduleSection(
             epochs=epochs,
             kind="cyclic",
@@ -109,8 +110,8 @@ def recipe_of(name: str, kind: str, options: argparse.Namespace) -> Recipe:
             hold_fraction=0.4,
             lr_floor=0.05,
             samples_per_cycle=tail,
-            temperature_schedule="explore" if temperature else "constant",
-            explore_fraction=1 - tail / epochs if temperature else 0.0,
+            temperature_schedule="explore" if explores else "constant",
+            explore_fraction=1 - tail / epochs if explores else 0.0,
         )
     # The paper's own baseline has BatchNorm. Its blocks are compiled one by one, which is soon done.
     network = {"name": "resnet", "norm": "bn"} if bn else {"name": "resnet-v2", "norm": "gn-ws"}

@@ -14,12 +14,14 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from atmc.common.errors import InputError
 from imagenet_recipes import ROWS, SETS, TEMPERATURE, predicted, recipe_of
 from imagenet_scores import line, measure
 
@@ -79,4 +81,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        sys.exit(str(error))

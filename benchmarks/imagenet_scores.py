@@ -82,7 +82,7 @@ def measure(name: str, kind: str, options: argparse.Namespace, budget: float) ->
     row |= scores(probs.mean(0), labels.numpy()) | {"samples": len(probs)}
     row["single"] = {key: float(np.mean([one[key] for one in each])) for key in each[0]}
     if row["status"] == "done":
-        row["bank_megabytes"] = round(sum(f.stat().st_size for f in folder.rglob("samples/*.safetensors")) / 1e6)
+        row["bank_megabytes"] = round(sum(f.stat().st_size for f in folder.rglob("samples/*.safetensors")) / 1e6, 1)
         row["ood"] = ood(name, recipe, opened, probs, options)
         row |= stored(recipe, name, opened, probs, labels.numpy(), options.out)
     return row

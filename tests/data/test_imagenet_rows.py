@@ -33,6 +33,14 @@ def test_every_row_is_a_valid_recipe_and_all_have_the_same_epochs() -> None:
         assert {r.sampler.temperature for r in found if r.name.endswith(("zero", "zero-pp"))} == {0.0}
 
 
+def test_one_epoch_is_a_valid_recipe_too() -> None:
+    from atmc.recipe.validation import check_recipe
+
+    options = rows.parse(["--epochs", "1"])
+    for kind in recipes.KINDS:
+        check_recipe(recipes.recipe_of("imagenette", kind, options))
+
+
 def test_a_row_is_predicted_to_take_longer_with_more_pixels_epochs_and_batchnorm() -> None:
     def seconds(name: str, kind: str, *words: str) -> float:
         return recipes.predicted(recipes.recipe_of(name, kind, rows.parse([*words])), recipes.SETS[name].train)
