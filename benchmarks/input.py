@@ -58,10 +58,10 @@ def full(data: bytes, view: View, words: tuple[int, int]) -> np.ndarray:
 
 
 def tv(data: bytes, view: View, words: tuple[int, int]) -> np.ndarray:
-    from torchvision.io import decode_jpeg
+    from torchvision.io import ImageReadMode, decode_jpeg
     from torchvision.transforms.functional import resized_crop
 
-    image = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    image = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
     left, top, right, bottom = random_box((image.shape[2], image.shape[1]), view, words)
     box = round(top), round(left), max(1, round(bottom - top)), max(1, round(right - left))
     cut = resized_crop(image, *box, [view.height, view.width], antialias=True)
@@ -93,7 +93,7 @@ def _wait(device: torch.device) -> None:
 
 def nvjpeg(name: str, side: int, seconds: float, device: torch.device) -> float:
     """torchvision decodes a list of files on the GPU; crops of images of one size are made together."""
-    from torchvision.io import decode_jpeg
+    from torchvision.io import ImageReadMode, decode_jpeg
 
     source: Any = open_source(name, "train")
     raw = [torch.frombuffer(bytearray(source.raw(i)[0]), dtype=torch.uint8) for i in range(min(512, len(source)))]
@@ -105,7 +105,7 @@ def nvjpeg(name: str, side: int, seconds: float, device: torch.device) -> float:
             _wait(device)
             began = time.perf_counter()
         at = count * size % max(1, len(raw) - size + 1)
-        crop_together(decode_jpeg(raw[at : at + size], mode="RGB", device=device), words, side)  # type: ignore[arg-type]
+        crop_together(decode_jpeg(raw[at : at + size], ImageReadMode.RGB, device=device), words, side)  # type: ignore[arg-type]
         count += 1
     _wait(device)
     return (count - 2) * size / (time.perf_counter() - began)
