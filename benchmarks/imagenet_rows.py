@@ -61,6 +61,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     for name in ("epochs", "crop", "depth", "width", "chains", "batch"):
         parser.add_argument(f"--{name}", type=int, help="instead of each row's own")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rate", type=float, help="learning rate on the mean loss, instead of each row's own")
+    parser.add_argument("--validation", type=int, default=0, help="score so many held-out training images instead")
     parser.add_argument("--list", action="store_true", help="print the rows and what each should take")
     options = parser.parse_args(words)
     options.data = dict(pair.split("=", 1) for pair in options.data)

@@ -59,6 +59,7 @@ def measure(name: str, kind: str, options: argparse.Namespace, budget: float) ->
         "epochs": recipe.schedule.epochs * recipe.chains,
         "chains": recipe.chains,
         "batch": recipe.data.batch_size,
+        "split": recipe.run.evaluate[0],
         "seeds": [recipe.seed],
     }
     try:
@@ -76,14 +77,15 @@ def measure(name: str, kind: str, options: argparse.Namespace, budget: float) ->
     }
     if not len(opened.bank):
         return row
-    labels, probs = opened.labels("test"), opened.predictions("test").double().numpy()
+    split = recipe.run.evaluate[0]
+    labels, probs = opened.labels(split), opened.predictions(split).double().numpy()
     assert labels is not None
     each = [scores(one, labels.numpy()) for one in probs]
     row |= scores(probs.mean(0), labels.numpy()) | {"samples": len(probs)}
     row["single"] = {key: float(np.mean([one[key] for one in each])) for key in each[0]}
     if row["status"] == "done":
         row["bank_megabytes"] = round(sum(f.stat().st_size for f in folder.rglob("samples/*.safetensors")) / 1e6, 1)
-        row["ood"] = ood(name, recipe, opened, probs, options)
+        row["ood"] = None if options.validation else ood(name, recipe, opened, probs, options)
         row |= stored(recipe, name, opened, probs, labels.numpy(), options.out)
     return row
 

@@ -116,6 +116,19 @@ def test_small_rows_from_shards_to_the_table(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == ""  # nothing is run again
 
 
+def test_rows_can_be_scored_on_held_out_training_images(tmp_path: Path) -> None:
+    data = [f"{name}={small_set(tmp_path / name, seed)}" for seed, name in enumerate(("imagenette", "imagewoof"))]
+    words = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--root", str(tmp_path), "--data", *data]
+    words += ["--epochs", "2", "--chains", "1", "--depth", "8", "--width", "4", "--batch", "16", "--crop", "12"]
+    rows.main([*words, "--rows", "imagenette-ensemble-bn", "--validation", "30", "--rate", "0.02"])
+    (row,) = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert row["split"] == "validation"
+    assert row["ood"] is None
+    stored = np.load(tmp_path / "out" / row["probabilities"][0])
+    assert stored["probs"].shape == (1, 30, 10)
+    assert "lr = 0.02" in (tmp_path / "out" / row["recipe"]).read_text()
+
+
 def test_a_set_that_the_scores_need_is_missed_before_the_run_and_not_after_it(tmp_path: Path) -> None:
     data = f"imagenette={small_set(tmp_path / 'imagenette', 0)}"
     words = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--root", str(tmp_path), "--data", data]
