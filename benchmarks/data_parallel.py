@@ -1,11 +1,14 @@
 """Seconds of a data-parallel step against plain DDP, on the same network, batch and processes.
 
-    torchrun --nproc-per-node=2 benchmarks/data_parallel.py [--depth 50] [--size 64] [--batch 16] [--out DIR]
+    torchrun --standalone --nproc-per-node=2 benchmarks/data_parallel.py [--depth 50] [--size 64] [--batch 16]
+    torchrun --standalone --nproc-per-node=1 benchmarks/data_parallel.py --size 224 --batch 64 --rounds 30   # one GPU
 
 Four steps are timed in turn, so that all meet the same machine: `alone` does not exchange anything, `ddp` is
 `DistributedDataParallel`, `atmc` is the engine's `GradientExchange`, and `flat` is one all-reduce after the backward
 pass, which is what the engine did before. All make forward and backward passes and no step of an optimizer. On CPUs
-(gloo) cores are shared by computing and sending, so overlap gains little there; on GPUs NCCL has its own.
+(gloo) cores are shared by computing and sending, so overlap gains little there; on GPUs NCCL has its own. One process
+on one GPU shows what hooks and buckets cost without anything to send. With fewer GPUs than processes all share one, and
+gloo sends through the host, which says nothing about NCCL. On GPUs activations are bf16.
 """
 
 from __future__ import annotations
@@ -77,14 +80,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/data_parallel"))
     options = parser.parse_args()
     cuda = torch.cuda.is_available()
-    dist.init_process_group("nccl" if cuda else "gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    enough = cuda and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if enough else 0) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if enough else "gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = build(options.network, depth=options.depth, classes=1000).to(device)
     x = torch.randn(options.batch, 3, options.size, options.size, device=device)
+    x = x.to(torch.bfloat16, memory_format=torch.channels_last) if cuda else x
     y = torch.randint(1000, (options.batch,), device=device)
     found: dict[str, list[float]] = {}
     every = steps(model, x, y, World(rank, size, "data"))
@@ -105,6 +110,7 @@ def main() -> None:
         table = {
             "device": torch.cuda.get_device_name() if cuda else "cpu",
             "processes": size,
+            "backend": dist.get_backend(),
             "torch": torch.__version__,
             "network": f"{options.network} {options.depth} at {options.size} px, {options.batch} images a process",
             "parameters": sum(p.numel() for p in model.parameters()),

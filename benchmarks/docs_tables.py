@@ -14,6 +14,8 @@ from typing import Any
 
 from cifar10_pages import scores_table
 from hmc_pages import BLOCKS as OF_HMC
+from imagenet_pages import BLOCKS as OF_IMAGENET
+from imagenet_speed_pages import BLOCKS as OF_IMAGENET_SPEED
 from network_pages import BLOCKS as OF_NETWORKS
 from network_speed_pages import BLOCKS as OF_SPEED
 from pages import ROOT, fill, fill_pages, markdown, pages
@@ -245,6 +247,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "law growth": batch_growth,
     "temperature mini-batches": minibatch_cifar10,
     **OF_HMC,
+    **OF_IMAGENET,
+    **OF_IMAGENET_SPEED,
     **OF_NETWORKS,
     **OF_SPEED,
 }

@@ -141,7 +141,7 @@ def test_a_wrong_split_and_an_absent_set(tmp_path: Path) -> None:
 def test_the_list_knows_what_is_whole(tiny_cifar: Any, tmp_path: Path) -> None:
     rows = {row.name: row for row in available(tmp_path)}
     named = ["digits", "cifar10", "fashion-mnist", "mnist", "imagenette", "imagewoof", "tiny-imagenet"]
-    assert list(rows) == [*named, "folder", "shards", "synthetic"]
+    assert list(rows) == [*named, "imagenet-mini", "folder", "shards", "synthetic"]
     assert rows["digits"].state == "ready"
     assert rows["cifar10"].state == "absent"
     assert rows["cifar10"].detail == "atmc data get cifar10"

@@ -12,19 +12,52 @@ from PIL import Image
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
 
+import imagenet_recipes as recipes  # noqa: E402
 import imagenet_rows as rows  # noqa: E402
+from atmc.common.errors import InputError  # noqa: E402
 from atmc.data.shard_writer import Item, write_shards  # noqa: E402
+from imagenet_scores import scores  # noqa: E402
 
 
 def test_every_row_is_a_valid_recipe_and_all_have_the_same_epochs() -> None:
     from atmc.recipe.validation import check_recipe
 
     options = rows.parse([])
-    for name in rows.SETS:
-        found = [check_recipe(rows.recipe_of(name, kind, options)) for kind in rows.KINDS]
-        assert len({(r.chains, r.schedule.epochs, r.data.name, r.data.batch_size) for r in found}) == 1
+    for name, settings in recipes.SETS.items():
+        found = [check_recipe(recipes.recipe_of(name, kind, options)) for kind in recipes.KINDS]
+        for length, long in ((settings.epochs, False), (2 * settings.epochs, True)):
+            equal = [r for r in found if r.name.endswith(recipes.LONG) == long]
+            assert {(r.chains, r.schedule.epochs, r.data.name, r.data.crop_size, r.data.batch_size) for r in equal} == {
+                (settings.chains, length, settings.data, settings.crop, settings.batch)
+            }
         assert {r.sampler.temperature for r in found if r.name.endswith(("zero", "zero-pp"))} == {0.0}
-    assert set(rows.PAPER) <= set(rows.KINDS)
+
+
+def test_one_epoch_is_a_valid_recipe_too() -> None:
+    from atmc.recipe.validation import check_recipe
+
+    options = rows.parse(["--epochs", "1"])
+    for kind in recipes.KINDS:
+        check_recipe(recipes.recipe_of("imagenette", kind, options))
+
+
+def test_a_row_is_predicted_to_take_longer_with_more_pixels_epochs_and_batchnorm() -> None:
+    def seconds(name: str, kind: str, *words: str) -> float:
+        return recipes.predicted(recipes.recipe_of(name, kind, rows.parse([*words])), recipes.SETS[name].train)
+
+    usual = seconds("imagenette", "atmc") - recipes.BESIDES[False]
+    assert seconds("imagenette", "atmc", "--crop", "88") - recipes.BESIDES[False] == pytest.approx(usual / 4)
+    assert seconds("imagenette", "atmc-long") - recipes.BESIDES[False] == pytest.approx(2 * usual)
+    assert seconds("imagenette", "ensemble-bn") > usual + recipes.BESIDES[True]
+    assert usual == pytest.approx(4 * 56 * 9_469 / (6_500 * (224 / 176) ** 2))
+
+
+def test_rows_are_listed_with_their_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    rows.main(["--list", "--rows", "imagewoof-*"])
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(recipes.KINDS)
+    assert said[0].startswith("imagewoof-atmc ")
+    assert said[0].endswith(" s on an H200")
 
 
 def small_set(folder: Path, seed: int) -> str:
@@ -75,12 +108,33 @@ def test_small_rows_from_shards_to_the_table(tmp_path: Path, capsys: pytest.Capt
         assert str(tmp_path) not in json.dumps(row)
         stored = np.load(tmp_path / "out" / row["probabilities"][0])
         assert stored["probs"].shape == (2, 40, 10)
-        again = rows.scores(stored["probs"].astype(float).mean(0), stored["labels"])
+        again = scores(stored["probs"].astype(float).mean(0), stored["labels"])
         assert again["accuracy"] == pytest.approx(row["accuracy"])
         assert again["nll"] == pytest.approx(row["nll"], abs=1e-3)
     capsys.readouterr()
     rows.main([*words, "200"])
     assert capsys.readouterr().out == ""  # nothing is run again
+
+
+def test_rows_can_be_scored_on_held_out_training_images(tmp_path: Path) -> None:
+    data = [f"{name}={small_set(tmp_path / name, seed)}" for seed, name in enumerate(("imagenette", "imagewoof"))]
+    words = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--root", str(tmp_path), "--data", *data]
+    words += ["--epochs", "2", "--chains", "1", "--depth", "8", "--width", "4", "--batch", "16", "--crop", "12"]
+    rows.main([*words, "--rows", "imagenette-ensemble-bn", "--validation", "30", "--rate", "0.02"])
+    (row,) = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert row["split"] == "validation"
+    assert row["ood"] is None
+    stored = np.load(tmp_path / "out" / row["probabilities"][0])
+    assert stored["probs"].shape == (1, 30, 10)
+    assert "lr = 0.02" in (tmp_path / "out" / row["recipe"]).read_text()
+
+
+def test_a_set_that_the_scores_need_is_missed_before_the_run_and_not_after_it(tmp_path: Path) -> None:
+    data = f"imagenette={small_set(tmp_path / 'imagenette', 0)}"
+    words = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--root", str(tmp_path), "--data", data]
+    with pytest.raises(InputError, match="run `atmc data get imagewoof --from PATH`"):
+        rows.main([*words, "--rows", "imagenette-atmc", "--depth", "8", "--width", "4"])
+    assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -89,15 +143,16 @@ def test_small_rows_from_shards_to_the_table(tmp_path: Path, capsys: pytest.Capt
         ("imagenette", "atmc", "imagenette/atmc"),
         ("imagenette", "ensemble-bn", "imagenette/ensemble-sgd-batchnorm"),
         ("tiny-imagenet", "atmc", "tiny-imagenet/atmc"),
+        ("imagenet-mini", "atmc", "imagenet-mini/atmc"),
     ],
 )
 def test_the_shipped_recipes_are_the_rows(name: str, kind: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from atmc.recipe import load_recipe
     from atmc.recipe.settings import flat
 
-    monkeypatch.setattr(rows.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(recipes.torch.cuda, "is_available", lambda: True)
     row, shipped = (
-        flat(rows.recipe_of(name, kind, rows.parse([]))),
+        flat(recipes.recipe_of(name, kind, rows.parse([]))),
         flat(load_recipe(ROOT / "recipes" / f"{path}.toml")),
     )
     for key in set(row) - {"name"}:

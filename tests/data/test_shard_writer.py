@@ -203,3 +203,9 @@ def test_what_is_not_the_set_is_refused(small: None, tmp_path: Path) -> None:
         fetch("imagenette", tmp_path / "root", source=tmp_path / "official.tgz")
     with pytest.raises(InputError, match="run `atmc data get imagenette --from PATH`"):
         load("imagenette", "train", tmp_path / "root")
+
+
+def test_a_set_without_a_home_page_asks_for_its_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="imagenet-mini cannot be downloaded: run `atmc data get imagenet-mini --from"):
+        fetch("imagenet-mini", tmp_path)
+    assert not (tmp_path / "imagenet-mini").exists()

@@ -27,6 +27,26 @@ def test_imagenet_sizes(depth: int, known: int) -> None:
         assert count(resnet(depth, classes=1000)) == known
 
 
+def test_resnet_d_is_its_formula_and_has_its_size() -> None:
+    """25,576,264 parameters of ResNet-50-D; a stem of three convolutions, pooled shortcuts, odd sides too."""
+    with torch.device("meta"):
+        assert count(resnet(50, classes=1000, variant="d")) == 25_576_264
+    torch.manual_seed(0)
+    model = resnet(18, 8, variant="d").double().eval()
+    images = torch.randn(2, 3, 45, 37, dtype=torch.float64)
+    x = model.stem(images)
+    for norm, conv in zip(model.stem_norms, model.stem_convs, strict=True):
+        x = conv(norm(x).relu())
+    x = nn.functional.max_pool2d(model.stem_norm(x).relu(), 3, 2, 1)
+    for block in model.blocks:
+        h = block.norms[1](block.convs[1](block.norms[0](block.convs[0](x)).relu()))
+        if block.project is not None:
+            x = nn.functional.avg_pool2d(x, 2, ceil_mode=True) if block.convs[0].stride == (2, 2) else x
+            x = block.project_norm(block.project(x))
+        x = (x + h).relu()
+    torch.testing.assert_close(model(images), model.head(x.mean((2, 3))))
+
+
 def test_resnetpp_sizes() -> None:
     """About the same as its sibling: a scale and a bias instead of BatchNorm's two, fewer biases, two projections."""
     assert count(resnetpp(56, 32)) == pytest.approx(count(resnet(56, 32)), rel=0.01)

@@ -34,6 +34,39 @@ def test_imagenet_sizes(depth: int, known: int) -> None:
         assert count(ResNetV2(depth, classes=1000, norm="bn")) == known
 
 
+def test_resnet_d_is_its_formula() -> None:
+    """A stem of three convolutions, and shortcuts that are pooled where others have a stride; odd sides too."""
+    torch.manual_seed(0)
+    model = ResNetV2(18, 16, norm="gn-ws", variant="d").double()
+    images = torch.randn(2, 3, 45, 37, dtype=torch.float64)
+    x = model.stem(images)
+    for norm, conv in zip(model.stem_norms, model.stem_convs, strict=True):
+        x = conv(norm(x))
+    x = F.max_pool2d(x, 3, 2, 1)
+    for block in model.blocks:
+        y = block.norms[0](x)
+        if block.project is not None:
+            assert block.project.stride == (1, 1)
+            short = block.project(F.avg_pool2d(y, 2, ceil_mode=True) if block.convs[0].stride == (2, 2) else y)
+        else:
+            short = x
+        x = short + block.convs[1](block.norms[1](block.convs[0](y)))
+    torch.testing.assert_close(model(images), model.head(model.norm(x).mean((2, 3))))
+    with torch.device("meta"):
+        assert count(ResNetV2(50, classes=1000, norm="bn", variant="d")) == 25_549_352 + 19_232
+
+
+def test_resnet_d_asks_for_a_network_that_it_can_be() -> None:
+    with pytest.raises(InputError, match="variant 'd' is for depths 18, 34, 50 and 101"):
+        build("resnet-v2", depth=14, variant="d")
+    with pytest.raises(InputError, match="variant 'd' is for depths 18, 34, 50 and 101"):
+        build("resnet-v2", depth=18, small_input=True, variant="d")
+    with pytest.raises(InputError, match="variant must be 'd', or left out, not 'e'"):
+        build("resnet", depth=18, variant="e")
+    with pytest.raises(InputError, match="variant 'd' has shortcuts with projections"):
+        build("resnet", depth=18, shortcut="pad", variant="d")
+
+
 def test_the_network_of_the_hmc_benchmark() -> None:
     model = resnet_frn()
     assert count(model) == 274_042

@@ -96,7 +96,7 @@ def _sample_it(name: str) -> str:
         except InputError:
             continue
         return command("atmc", "sample", recipe)
-    recipe, data = ("imagenette/atmc", f"{own}?size=160") if own == "imagewoof" else ("fashion-atmc", name)
+    recipe, data = ("imagenette/atmc", f"{own}?size=224") if own == "imagewoof" else ("fashion-atmc", name)
     return command("atmc", "sample", recipe, "--set", f"data.name={data}", "--out", f"runs/{own}")
 
 

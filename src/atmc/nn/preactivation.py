@@ -9,10 +9,14 @@ one operation (`NormAct.add`), on CUDA one kernel each way; all weights are cast
     "evonorm-s0"   plain                                          EvoNorm-S0, groups of 16 channels
     "frn"          plain                                          filter response normalisation
     "bn"           plain                                          BatchNorm (the baseline; cannot be sampled)
+
+`variant="d"` is ResNet-D (He et al. 2019): a stem of three 3×3 convolutions, and shortcuts that average 2×2 pixels
+where they halve the resolution instead of leaving three of four out.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -23,7 +27,7 @@ from torch import Tensor, nn
 
 from atmc.nn.norm_functions import activations, load_kernels
 from atmc.nn.normalisation import Activation, BatchNormAct, Norm, NormAct, check_norm, norm_act_layer
-from atmc.nn.resnet_shapes import BlockShape, Layout
+from atmc.nn.resnet_shapes import BlockShape, Layout, Variant, halved, stem_convolutions
 from atmc.nn.standardisation import WSConv2d, gain_for, standardised_weights
 from atmc.nn.weightnorm import FEW, CastConv2d, SmallLinear
 
@@ -67,12 +71,14 @@ class Design:
 class PreActBlock(nn.Module):
     """The layers of one block; `norms[0]` normalises the stream before it."""
 
-    def __init__(self, shape: BlockShape, design: Design) -> None:
+    def __init__(self, shape: BlockShape, design: Design, pooled: bool = False) -> None:
         super().__init__()
         specs = shape.convolutions()
         self.convs = nn.ModuleList(design.conv(*spec) for spec in specs)
         self.norms = nn.ModuleList(design.norm(inputs) for inputs, *_ in specs)
-        self.project = design.conv(shape.inputs, shape.outputs, 1, shape.stride) if shape.changes else None
+        self.pools = pooled and shape.stride > 1
+        stride = 1 if self.pools else shape.stride
+        self.project = design.conv(shape.inputs, shape.outputs, 1, stride) if shape.changes else None
 
     def layers(self) -> list[CastConv2d]:
         """The convolutions in the order in which `forward` takes their weights."""
@@ -84,7 +90,7 @@ class PreActBlock(nn.Module):
         first, *norms = (norm for norm in self.norms if isinstance(norm, NormAct | BatchNormAct))
         y, x = first.add(x, h)
         if self.project is not None:
-            x = self.project(y, next(weights))
+            x = self.project(halved(y) if self.pools else y, next(weights))
         begin, *convs = self.convs
         out: Tensor = begin(y, next(weights))
         for norm, conv in zip(norms, convs, strict=True):
@@ -103,13 +109,16 @@ class PreActResNet(nn.Module):
         norm: str,
         activation: str | None,
         threshold: bool,
+        variant: Variant | None = None,
     ) -> None:
         super().__init__()
         design = Design(norm, activation, threshold)
         self.small_input = shape.small_input
-        size, stride = (3, 1) if shape.small_input else (7, 2)
-        self.stem = design.conv(in_channels, shape.stem, size, stride, reads_images=True)
-        self.blocks = nn.ModuleList(PreActBlock(block, design) for block in shape.blocks)
+        first, *more = stem_convolutions(shape, in_channels, variant)
+        self.stem = design.conv(*first, reads_images=True)
+        self.stem_norms = nn.ModuleList(design.norm(inputs) for inputs, *_ in more)
+        self.stem_convs = nn.ModuleList(design.conv(*spec) for spec in more)
+        self.blocks = nn.ModuleList(PreActBlock(block, design, variant == "d") for block in shape.blocks)
         self.norm = design.norm(shape.features)
         self.head = nn.Linear(shape.features, classes)
         nn.init.normal_(self.head.weight, std=shape.features**-0.5)
@@ -119,12 +128,15 @@ class PreActResNet(nn.Module):
         """Logits; the stream before every block and after the last is appended to `keep`, for measurements."""
         blocks = [block for block in self.blocks if isinstance(block, PreActBlock)]
         if isinstance(x, torch.fx.Proxy):  # being traced by `convert`: every layer computes its own weight
-            weights: Iterator[Any] = iter([None] * (1 + 4 * len(blocks)))
+            weights: Iterator[Any] = itertools.repeat(None)
         else:
             x = activations(x)
-            layers = [self.stem, *(layer for block in blocks for layer in block.layers())]
+            begin = [self.stem, *(conv for conv in self.stem_convs if isinstance(conv, CastConv2d))]
+            layers = [*begin, *(layer for block in blocks for layer in block.layers())]
             weights = iter(standardised_weights(layers, x.dtype))
         x = self.stem(x, next(weights))
+        for norm, conv in zip(self.stem_norms, self.stem_convs, strict=True):
+            x = conv(norm(x), next(weights))
         if not self.small_input:
             x = F.max_pool2d(x, 3, 2, 1)
         h: Tensor | None = None

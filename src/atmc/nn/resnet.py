@@ -2,7 +2,8 @@
 
 The CIFAR family has parameter-free shortcuts (He's option A), e.g. 853,018 parameters for depth 56 and width 16; the
 ImageNet family 1×1 projections, e.g. 25,557,032 for ResNet-50. `norm="frn"` replaces BatchNorm by filter response
-normalisation, which can be sampled, with SiLU as in the HMC reference runs.
+normalisation, which can be sampled, with SiLU as in the HMC reference runs. `variant="d"` is ResNet-D (He et al. 2019):
+a stem of three 3×3 convolutions, and shortcuts that average 2×2 pixels where they halve the resolution.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from atmc.nn.effective_weights import effective_weights, weight_layers
 from atmc.nn.frn import FilterResponseNorm2d
-from atmc.nn.resnet_shapes import BlockShape, layout, made_by
+from atmc.nn.resnet_shapes import BlockShape, Variant, halved, layout, made_by, stem_convolutions
 from atmc.nn.weightnorm import CastConv2d
 
 NormKind = Literal["bn", "frn"]
@@ -61,7 +62,9 @@ class PadShortcut(nn.Module):
 class ResidualBlock(nn.Module):
     """act(shortcut(x) + branch(x)): convolutions, each with its norm, an activation between them."""
 
-    def __init__(self, shape: BlockShape, norm: NormKind, activation: nn.Module, projection: bool) -> None:
+    def __init__(
+        self, shape: BlockShape, norm: NormKind, activation: nn.Module, projection: bool, pooled: bool = False
+    ) -> None:
         super().__init__()
         specs = shape.convolutions()
         self.convs = nn.ModuleList(_conv(*spec) for spec in specs)
@@ -69,8 +72,9 @@ class ResidualBlock(nn.Module):
         self.norms = nn.ModuleList(_norm(norm, out, i + 1 < len(specs)) for i, (_, out, _, _) in enumerate(specs))
         self.activation = activation
         self.pad = self.project = self.project_norm = None
+        self.pools = pooled and shape.stride > 1
         if shape.changes and projection:
-            self.project = _conv(shape.inputs, shape.outputs, 1, shape.stride)
+            self.project = _conv(shape.inputs, shape.outputs, 1, 1 if self.pools else shape.stride)
             self.project_norm = _norm(norm, shape.outputs, False)
         elif shape.changes:
             self.pad = PadShortcut(shape.stride, shape.outputs - shape.inputs)
@@ -86,7 +90,7 @@ class ResidualBlock(nn.Module):
         if self.pad is not None:
             x = self.pad(x)
         elif self.project is not None and self.project_norm is not None:
-            x = self.project_norm(self.project(x, weights[last + 1]))
+            x = self.project_norm(self.project(halved(x) if self.pools else x, weights[last + 1]))
         out: Tensor = self.activation(x + h)
         return out
 
@@ -110,6 +114,7 @@ class ResNet(nn.Module):
         small_input: bool | None = None,
         shortcut: Literal["pad", "projection"] | None = None,
         activation: Literal["relu", "silu"] | None = None,
+        variant: Variant | None = None,
     ) -> None:
         super().__init__()
         self.made_by = made_by("resnet", locals())
@@ -119,10 +124,17 @@ class ResNet(nn.Module):
         kind = shortcut or ("projection" if shape.imagenet else "pad")
         act = nn.ReLU() if (activation or ("relu" if norm == "bn" else "silu")) == "relu" else nn.SiLU()
         self.small_input = shape.small_input
-        self.stem = _conv(in_channels, shape.stem, 3, 1) if shape.small_input else _conv(in_channels, shape.stem, 7, 2)
+        first, *more = stem_convolutions(shape, in_channels, variant)
+        if variant == "d" and kind != "projection":
+            raise ValueError("variant 'd' has shortcuts with projections")
+        self.stem = _conv(*first)
+        self.stem_norms = nn.ModuleList(_norm(norm, inputs) for inputs, *_ in more)
+        self.stem_convs = nn.ModuleList(_conv(*spec) for spec in more)
         self.stem_norm = _norm(norm, shape.stem)
         self.activation = act
-        self.blocks = nn.ModuleList(ResidualBlock(block, norm, act, kind == "projection") for block in shape.blocks)
+        self.blocks = nn.ModuleList(
+            ResidualBlock(block, norm, act, kind == "projection", variant == "d") for block in shape.blocks
+        )
         self.head = nn.Linear(shape.features, classes)
         nn.init.xavier_normal_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -135,18 +147,21 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
         """Logits; the stream after the stem and after every block is appended to `keep`, for measurements."""
-        layers = [self.stem, *self.blocks]
+        layers = [self.stem, *self.stem_convs, *self.blocks]
         if isinstance(x, torch.fx.Proxy):  # being traced by `convert`: every layer computes its own weight
             weights: list[Any] = [None] * 4 * len(layers)
         else:
             x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
             weights = effective_weights([layer for block in layers for layer in weight_layers(block)], x.dtype)
-        x = self.activation(self.stem_norm(self.stem(x, weights[0])))
+        x = self.stem(x, weights[0])
+        for number, (norm, conv) in enumerate(zip(self.stem_norms, self.stem_convs, strict=True), 1):
+            x = conv(self.activation(norm(x)), weights[number])
+        x = self.activation(self.stem_norm(x))
         if not self.small_input:
             x = F.max_pool2d(x, 3, 2, 1)
         if keep is not None:
             keep.append(x)
-        at = 1
+        at = 1 + len(self.stem_convs)
         for block in self.blocks:
             count = len(weight_layers(block))
             x = self._run_block(block, x, weights[at : at + count])
@@ -165,5 +180,5 @@ def raise_recompile_limit(limit: int = 64) -> None:
 
 
 def resnet(depth: int, width: int | None = None, classes: int = 10, in_channels: int = 3, **options: Any) -> ResNet:
-    """`ResNet`: depth 6n+2 for small images, or 18, 34, 50, 101; options: norm, small_input, shortcut, activation."""
+    """`ResNet`: depth 6n+2 for small images, or 18, 34, 50, 101; options as the class has."""
     return ResNet(depth, width, classes, in_channels, **options)

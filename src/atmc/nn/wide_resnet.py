@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from atmc.nn.preactivation import PreActResNet
-from atmc.nn.resnet_shapes import BlockShape, Layout, layout, made_by
+from atmc.nn.resnet_shapes import BlockShape, Layout, Variant, layout, made_by
 
 STEM = 16
 
@@ -53,7 +53,10 @@ class WideResNet(PreActResNet):
 
 
 class ResNetV2(PreActResNet):
-    """Pre-activation ResNet: depth 6n+2 for small images, or 18, 34, 50, 101; options as for `WideResNet`."""
+    """Pre-activation ResNet: depth 6n+2 for small images, or 18, 34, 50, 101; options as for `WideResNet`.
+
+    variant: "d" for ResNet-D, of the depths 18 to 101.
+    """
 
     def __init__(
         self,
@@ -65,8 +68,9 @@ class ResNetV2(PreActResNet):
         activation: str | None = None,
         threshold: bool = False,
         small_input: bool | None = None,
+        variant: Variant | None = None,
     ) -> None:
-        super().__init__(layout(depth, width, small_input), classes, in_channels, norm, activation, threshold)
+        super().__init__(layout(depth, width, small_input), classes, in_channels, norm, activation, threshold, variant)
         self.made_by = made_by("resnet-v2", locals())
 
 

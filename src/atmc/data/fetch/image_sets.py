@@ -1,4 +1,4 @@
-"""Imagenette, Imagewoof and Tiny-ImageNet: subsets of ImageNet that fit in memory, stored as tar shards.
+"""Imagenette, Imagewoof, Tiny-ImageNet, imagenet-mini: subsets of ImageNet that fit in memory, stored as tar shards.
 
 `atmc data get NAME --from PATH` takes a folder of image files, a folder of tar shards, or the official archive. The
 number of images of each split must be the published one. What is verified beyond that: the MD5 of an official archive
@@ -42,7 +42,7 @@ class Release:
     counts: dict[str, int]
     side: int  # of its images, or the usual one where they differ
     classes: tuple[str, ...]  # in the order of their WordNet IDs; empty: the IDs themselves
-    url: str
+    url: str  # empty: there is none, and the files must be given
     archives: dict[str, str] = field(default_factory=dict)  # published MD5 by the name of an official archive
     digests: dict[str, tuple[str, str]] = field(default_factory=dict)  # content of train and val of copies seen before
 
@@ -95,6 +95,20 @@ TINY = Release(
     },
 )
 
+MINI = Release(
+    "imagenet-mini",
+    {"train": 34_745, "val": 3_923},
+    224,
+    (),
+    "",
+    digests={
+        "training images cut to 224 × 224, of github.com/torchlurk/dataviz-project": (
+            "92bb4875d9215c213d39b74f378e4085a047e46eca9894b1cc79e32e9bd1eaca",
+            "3c2b7b1de479594284138716a0fe8c96da1d6b297641b9dc2c6f199c76ffff36",
+        ),
+    },
+)
+
 
 def fetch(root: Path, release: Release, source: Path | None = None, progress: Progress = silent) -> Path:
     """Make the shards of a collection present and right, from `source` or from its home page."""
@@ -102,6 +116,8 @@ def fetch(root: Path, release: Release, source: Path | None = None, progress: Pr
     record = read_record(directory)
     if record is not None and not faults_of(directory, record, deep=True):
         return directory
+    if source is None and not release.url:
+        raise InputError(f"{release.name} cannot be downloaded: run `atmc data get {release.name} --from PATH`")
     directory.mkdir(parents=True, exist_ok=True)
     sweep_scratch(directory)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
@@ -126,7 +142,7 @@ def fetch(root: Path, release: Release, source: Path | None = None, progress: Pr
 
 
 def load(root: Path, split: str, release: Release, options: Name | None = None) -> ImageData:
-    """A split in memory, decoded to squares of one size (`?size=160`); normalised by ImageNet's statistics."""
+    """A split in memory, decoded to squares of one size (`?size=128`); normalised by ImageNet's statistics."""
     return open_shards(root, split, release, options).in_memory((PHOTO_MEAN, PHOTO_STD))
 
 
@@ -224,4 +240,5 @@ ENTRIES = (
     _entry(IMAGENETTE, "photographs of ten easy classes of ImageNet", 10),
     _entry(IMAGEWOOF, "photographs of ten breeds of dogs of ImageNet", 10),
     _entry(TINY, "photographs of 200 classes of ImageNet, 64 × 64", 200),
+    _entry(MINI, "photographs of all 1,000 classes of ImageNet", 1000),
 )
