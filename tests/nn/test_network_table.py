@@ -138,12 +138,15 @@ def test_the_pages_sentences_are_those_of_results() -> None:
     assert f"{min(gained):.1f} to {max(gained):.1f} points more accurate than with decay on all parameters" in said
     worse = [found[f"sgd60{w}-resnetpp"]["nll"] - found[f"sgd60{w}-bn"]["nll"] for w in ("", "w")]
     assert all(abs(more - 0.18) < 0.01 for more in worse)
-    deep = [found[name] for name in ("atmc30-wrn28", "atmc30-depth110", "sgd30-depth110")]
-    cut = "WRN-28-10 was cut at {} of its 30 epochs, ResNet-110 at {}.".format(*(row["reached"] for row in deep[:2]))
-    assert cut in said
-    wide = found["sgd30-wrn28"]
-    assert f"({100 * wide['accuracy']:.2f} %), and ResNet-110 none in the {deep[2]['reached']} it got" in said
-    assert all(row["jumps"] == 0 for row in (*deep, wide))
+    assert f"WRN-28-10 was cut at {found['atmc30-wrn28']['reached']} of its 30 epochs." in said
+    deep = [found[name] for name in ("sgd30-wrn28", "sgd30-depth110", "atmc30-depth110")]
+    assert all(row["jumps"] == 0 and row["reached"] == 30 for row in deep)
+    words = "no jump in 30 epochs on WRN-28-10 ({:.2f} %) and ResNet-110 ({:.2f} %)"
+    assert words.format(*(100 * row["accuracy"] for row in deep[:2])) in said
+    long = [found[f"sgd200w-{norm}"] for norm in ("gn-ws", "evonorm-s0")]
+    words = "of SGD have {:.2f} % with GroupNorm + WS and {:.2f} % with EvoNorm-S0, at training losses below 0.001"
+    assert words.format(*(100 * row["accuracy"] for row in long)) in said
+    assert all(row["loss"] < 0.001 for row in long)
     for name, count in (("gn-ws", 1), ("resnetpp", 7)):
         curve = found[f"sgd60w-{name}"]["curve"]
         assert found[f"sgd60w-{name}"]["jumps"] == count
@@ -157,10 +160,12 @@ def test_the_pages_sentences_are_those_of_results() -> None:
     took = [split[name] for name in ("shared at 16", "shared at 16 and 32", "our kernels")]
     words = "took {:.3f} to {:.3f} ms with it and {:.3f} ms without"
     assert words.format(min(took), max(took), split["a program for each image"]) in said
+    assert f"took another tenth off: {step['step']['our kernels']:.3f} ms" in said
     chains = {name: found[f"atmc30-{name}"] for name in ("gn-ws", "evonorm-s0", "resnetpp", "frn")}
-    losses = {name: f"{row['loss']:.2f}" for name, row in (chains | {"wrn28": found["atmc30-wrn28"]}).items()}
-    words = "{gn-ws} (GroupNorm + WS), {evonorm-s0} (EvoNorm-S0), {resnetpp} (ResNet++), {frn} (FRN) and {wrn28} "
-    assert (words + "(WRN-28-10)").format(**losses) in said
+    more = {name: found[f"atmc30-{name}"] for name in ("wrn28", "depth110")}
+    losses = {name: f"{row['loss']:.2f}" for name, row in (chains | more).items()}
+    words = "{depth110} (ResNet-110), {gn-ws} (GroupNorm + WS), {evonorm-s0} (EvoNorm-S0), {resnetpp} (ResNet++), "
+    assert (words + "{frn} (FRN) and {wrn28} (WRN-28-10)").format(**losses) in said
     assert min(chains, key=lambda name: chains[name]["loss"]) == "gn-ws", "got furthest"
     sampled = [row for row in found.values() if row["temperature"] is not None and row["kind"] == "atmc30"]
     assert all(row["jumps"] == row["rollbacks"] == 0 for row in sampled)
