@@ -41,6 +41,7 @@ from atmc.api_defaults import (
     takes_all,
     wide_batches,
 )
+from atmc.api_length import length_of
 from atmc.api_likelihoods import default_noise, with_likelihood
 from atmc.api_outcome import how_far, posterior_of, say_if_off, say_if_unscored, scored_samples
 from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature, narrows
@@ -165,6 +166,9 @@ def sample(
         and takes_all(model, train, epochs, out, overrides)
     )
     each = steps_an_epoch(len(train))
+    plan = None
+    if epochs is None and batch_size is None and mine is None:
+        plan = length_of(source, model, train, likelihood, out, overrides)
     quick = few and epochs is None and work(model, train) * len(train) <= QUICK
     began = time.monotonic()
     pilots: list[Pilot] = []
@@ -172,7 +176,7 @@ def sample(
         check_auto(temperature, source)
         temperature = None
         if out is None or not Manifest.exists(Path(out)):  # a run that was begun keeps what it chose
-            how: dict[str, Any] = {"sampler": source, "seed": seed, "device": device, "overrides": overrides}
+            how: dict[str, Any] = {"sampler": source, "seed": seed, "device": device}
             how |= {"likelihood": likelihood, "prior": prior, "start": start, "only": only, "progress": None}
             how["time_budget"] = None if time_budget is None else time_budget / (2 * SHARE)
             length = epochs if epochs is not None else LONG // each if quick else 100
@@ -182,11 +186,16 @@ def sample(
             teller = choose_progress() if progress == "auto" else progress or Progress()
             draw = functools.partial(sample, model, **how)
             narrow = prior is None and "target.prior" not in " ".join(overrides) and narrows(model)
-            pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller, narrow)
+            pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller, narrow, plan, overrides)
             temperature, prior = pilots[0].temperature, pilots[0].prior or prior
+            if pilots[0].prior_scale is not None:
+                overrides = [*overrides, f"target.prior_scale={pilots[0].prior_scale}"]
             likelihood = likelihood if fixed else pilots[0].likelihood
     noisy = learns_noise(likelihood, train)
-    if few:
+    if plan is not None:
+        batch_size, epochs, overrides = plan.batch, plan.epochs, [*plan.overrides, *overrides]
+        chains = plan.chains if chains is None else chains
+    elif few:
         steps = LEAST if noisy and work(model, train) * len(train) <= CHEAP else 0
         steps = LONG if quick else max(100 * each, steps) if epochs is None else each * epochs
         batch_size, epochs = len(train), steps

@@ -1,23 +1,31 @@
 """`temperature="auto"`: short pilots on a held-out part of the training data choose T, and for classes the likelihood.
 
-A fifth of the examples is held out. Each pilot samples the rest for a seventh of the run's epochs, and is scored by the
-NLL of its predictive on the held-out part.
+A fifth of the examples is held out. Each pilot samples the rest for a seventh of the run's epochs (or as `api_length`
+has it), and is scored by the NLL of its predictive on the held-out part.
 
     1. T = 1, 0.1 and 0.01; for classes and networks with more than 16 inputs to a unit with a narrower prior
-    2. there, the usual prior at the best of these
+    2. there, a wider prior at the best of these
     3. for classes, the noisy Dirichlet likelihood at the best of these
     4. √10 times the best T, and a √10th of it
 
-There are at most seven, so all together cost less than the run itself, which then uses all examples. Few held-out
-examples cannot tell neighbouring temperatures apart: of those within one standard error of the best (of the paired
-difference) the middle one is taken.
+There are at most seven, or five of the length of `api_length`, so all together cost about as much as the run itself,
+which then uses all examples. Few held-out examples cannot tell neighbouring temperatures apart: of those within one
+standard error of the best (of the paired difference) the middle one is taken.
+
+An average over few samples is the worse the hotter their chain, and pilots are short. So classes are scored as the
+average over many samples would be: its NLL falls as 1/samples, and the two halves of a pilot's samples tell by how much
+(`of_many`).
+
+The narrower prior is there because Normal(1) makes logits of about 40 in a last layer of 1,568 inputs. But T narrows
+any Normal prior by √T more, and a cold chain may then underfit: at T = 0.03 one has an NLL of .098 on digits (a
+validation part), and .083 with a prior three times as wide. So the wider one is 1/√T times as wide, up to Normal(1).
 """
 
 import math
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from atmc.api_length import Length
 from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
 from atmc.engine.guessing import SMALLEST, guess
@@ -38,6 +47,7 @@ if TYPE_CHECKING:
 
 HELD_OUT, MOST_HELD_OUT = 5, 2000  # a fifth, and at most so many
 SHARE = 7  # pilots at most, and so the part of the run's epochs that each may have
+PLANNED = 5  # at most, where the length is that of `api_length`
 FIRST = (1.0, 0.1, 0.01)
 NOISY = "noisy-dirichlet"
 NARROW = "gaussian-limited"
@@ -55,11 +65,17 @@ class Pilot:
     samples: int = 0
     seconds: float = 0.0
     prior: str | None = None  # where it is not the usual one
+    prior_scale: float | None = None  # and its scale
 
     @property
-    def key(self) -> tuple[str, float, str | None]:
+    def key(self) -> tuple[str, float, str | None, float | None]:
         """What makes it differ from other pilots."""
-        return self.likelihood, self.temperature, self.prior
+        return self.likelihood, self.temperature, self.prior, self.prior_scale
+
+    @property
+    def wide(self) -> bool:
+        """Whether its prior was widened by as much as T narrows it."""
+        return self.prior_scale is not None and self.prior_scale > LIMIT
 
     @property
     def rank(self) -> float:
@@ -91,27 +107,37 @@ def choose_temperature(
     batch_size: int | None,
     teller: Progress,
     narrow: bool = False,
+    plan: Length | None = None,
+    overrides: Sequence[str] = (),
 ) -> list[Pilot]:
-    """All pilots, the chosen one first. `draw(data, epochs=, batch_size=, temperature=, likelihood=, prior=)` samples.
+    """All pilots, the chosen one first. `draw(data, epochs=, batch_size=, temperature=, likelihood=, ...)` samples.
 
     Says what it costs before it begins, and what it found. `likelihood` names the first one tried, and if `fixed` the
-    only one; `narrow` says whether a narrower prior may be tried.
+    only one; `narrow` says whether a narrower prior may be tried; `plan` is the length where it is not the caller's.
     """
     held, rest = parts(train)
     length = max(1, epochs // SHARE)
-    draw = partial(draw, epochs=length, batch_size=None if batch_size is None else min(batch_size, len(rest)))
+    if plan is not None:
+        overrides = [*plan.pilot.overrides, *overrides]
+        batch_size, length, epochs = plan.batch, plan.pilot.epochs, plan.epochs * plan.chains
+    batch_size = None if batch_size is None else min(batch_size, len(rest))
+    draw = partial(draw, epochs=length, batch_size=batch_size, overrides=overrides)
+    most = SHARE if plan is None else PLANNED
     teller.note(
-        f'temperature="auto": at most {SHARE} pilots of {length} of the {epochs} epochs each, on {len(rest)} of the '
+        f'temperature="auto": at most {most} pilots of {length} of the {epochs} epochs each, on {len(rest)} of the '
         f"{len(train)} examples, come before the run"
     )
     tried: list[Pilot] = []
     costs: dict[Any, Tensor] = {}  # NLL of each held-out example
 
-    def fly(name: str, temperature: float, prior: str | None = None) -> None:
-        new = Pilot(name, float(f"{temperature:.2g}"), prior=prior)
-        if len(tried) < SHARE and new.key not in {p.key for p in tried}:
+    def fly(name: str, temperature: float, prior: str | None = None, wide: bool = False) -> None:
+        temperature = float(f"{temperature:.2g}")
+        scale = None if prior is None else scale_at(temperature, wide)
+        new = Pilot(name, temperature, prior=prior, prior_scale=scale)
+        if len(tried) < most and new.key not in {p.key for p in tried}:
             how: dict[str, Any] = {} if fixed else {"likelihood": name}
-            how |= {} if prior is None else {"prior": prior}
+            if prior is not None:
+                how |= {"prior": prior, "overrides": [*overrides, f"target.prior_scale={scale}"]}
             found, cost = _flown(partial(draw, rest, temperature=new.temperature, **how), held, new)
             tried.append(found)
             if cost is not None:
@@ -120,15 +146,16 @@ def choose_temperature(
 
     prior = NARROW if train.classes and narrow else None
     for temperature in FIRST:
-        fly(likelihood, temperature, prior)
+        if plan is None or not tried or temperature > 0.09 * tried[0].temperature:  # else T = 1 beats 0.1 already
+            fly(likelihood, temperature, prior)
     if prior is not None:
-        fly(likelihood, tried[0].temperature)
+        fly(likelihood, tried[0].temperature, prior, wide=True)
     if train.classes and not fixed:
-        fly(NOISY, tried[0].temperature, tried[0].prior)
+        fly(NOISY, tried[0].temperature, tried[0].prior, tried[0].wide)
     best = tried[0]
     for factor in (math.sqrt(10), 1 / math.sqrt(10)):
         if best.temperature * factor <= 1:
-            fly(best.likelihood, best.temperature * factor, best.prior)
+            fly(best.likelihood, best.temperature * factor, best.prior, best.wide)
     best = tried[0]
     if best.nll is None:
         raise RunError('every pilot of temperature="auto" diverged: standardise the inputs, or give a temperature')
@@ -165,7 +192,7 @@ def _flown(draw: Callable[[], "Posterior"], held: ImageData, pilot: Pilot) -> tu
             warnings.simplefilter("ignore")  # of few samples and short chains, which pilots are meant to be
             posterior = draw()
         samples = len(posterior)
-        cost = nll_of_each(posterior, held)
+        cost = of_many(posterior, held)
     except InputError:
         raise
     except (RunError, RuntimeError, ValueError):
@@ -184,6 +211,21 @@ def nll_of_each(posterior: "Posterior", held: ImageData) -> Tensor:
         return nll_each(mixture._replace(targets=known))
     probs = posterior.predict(held.images).probs.double()
     return -probs.gather(1, held.labels[:, None].long()).clamp_min(SMALLEST).log()[:, 0]
+
+
+def of_many(posterior: "Posterior", held: ImageData) -> Tensor:
+    """The NLL of each example for many more samples, where there are classes: a of a + b/samples, by the two halves."""
+    whole = nll_of_each(posterior, held)
+    half = len(posterior) // 2
+    if posterior.is_regression or half < 2:
+        return whole
+    halves = nll_of_each(posterior[:half], held) + nll_of_each(posterior[half:], held)
+    return 2 * whole - halves / 2
+
+
+def scale_at(temperature: float, wide: bool) -> float:
+    """The scale of the narrower prior: LIMIT, or where it is to be as wide at T as that is at 1, LIMIT/√T."""
+    return float(f"{LIMIT / math.sqrt(temperature):.2g}") if wide else LIMIT
 
 
 def narrows(model: nn.Module) -> bool:
@@ -206,7 +248,8 @@ def _behind(pilot: Pilot, best: Pilot, costs: dict[Any, Tensor]) -> Pilot:
 def middle_first(pilots: list[Pilot]) -> list[Pilot]:
     """Of those as good as the best, with its likelihood and prior, the one with the middle T comes first."""
     best = pilots[0]
-    alike = [p for p in pilots if (p.likelihood, p.prior) == (best.likelihood, best.prior)]
+    kind = best.likelihood, best.prior, best.wide
+    alike = [p for p in pilots if (p.likelihood, p.prior, p.wide) == kind]
     level = [p for p in alike if p.behind is not None and p.behind <= 1]
     level.sort(key=lambda p: p.temperature)
     chosen = level[(len(level) - 1) // 2]
@@ -221,7 +264,7 @@ def guessing(train: ImageData, likelihood: str) -> float | None:
 
 def table(pilots: list[Pilot], known: float | None) -> str:
     """The pilots as people see them, the best first."""
-    names = {p.key: p.likelihood + (f" ({p.prior})" if p.prior else "") for p in pilots}
+    names = {p.key: p.likelihood + (f" ({p.prior} {p.prior_scale:g})" if p.prior else "") for p in pilots}
     wide = max(len("likelihood"), *map(len, names.values()))
     lines = [f"{'likelihood':{wide}s}       T  held-out NLL  behind [s.e.]  samples  seconds"]
     for p in sorted(pilots, key=lambda p: p.rank):
@@ -230,7 +273,7 @@ def table(pilots: list[Pilot], known: float | None) -> str:
         start = f"{names[p.key]:{wide}s}  {p.temperature:6g}  {nll:>12s}  {behind:>13s}"
         lines.append(f"{start}  {p.samples:7d}  {p.seconds:7.1f}")
     best = pilots[0]
-    more = f", with the {best.prior} prior" if best.prior else ""
+    more = f", with the {best.prior} prior of scale {best.prior_scale:g}" if best.prior else ""
     lines.append(f"The run uses T = {best.temperature:g} and the {best.likelihood} likelihood{more}.")
     if known is not None:
         lines[-1] += f" Guessing has an NLL of {known:.3f}."
