@@ -111,6 +111,9 @@ def test_of_those_that_cannot_be_told_apart_the_middle_one_is_taken() -> None:
     assert middle_first(listed)[0] is listed[3]
     assert [p for p in middle_first(listed) if p is not listed[3]] == [p for p in listed if p is not listed[3]]
     assert middle_first(listed[:2])[0] is listed[1]
+    noisy = pilot(0.01, 0.4, 0.0, "noisy-dirichlet")
+    assert middle_first([noisy, pilot(0.1, 0.45, 0.9)], "categorical")[0].likelihood == "categorical"
+    assert middle_first([noisy, pilot(0.1, 0.45, 1.1)], "categorical")[0] is noisy  # clearly ahead
 
 
 def test_a_pilot_is_scored_as_an_average_over_twice_as_many_samples_would_be() -> None:

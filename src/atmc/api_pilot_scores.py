@@ -85,14 +85,17 @@ def behind(pilot: Pilot, best: Pilot, costs: dict[Any, Tensor]) -> Pilot:
     return replace(pilot, behind=float((mine - theirs).mean()) / max(error, 1e-12))
 
 
-def middle_first(pilots: list[Pilot]) -> list[Pilot]:
-    """Of those as good as the best, with its likelihood and prior, the one with the middle T comes first."""
-    best = pilots[0]
+def middle_first(pilots: list[Pilot], usual: str | None = None) -> list[Pilot]:
+    """Of those as good as the best, with its likelihood and prior, the one with the middle T comes first.
+
+    The best is one with the `usual` likelihood where that is as good: another has to be clearly ahead.
+    """
+    level = [p for p in pilots if p.behind is not None and p.behind <= 1]
+    best = next((p for p in level if p.likelihood == usual), pilots[0])
     kind = best.likelihood, best.prior, best.wide
-    alike = [p for p in pilots if (p.likelihood, p.prior, p.wide) == kind]
-    level = [p for p in alike if p.behind is not None and p.behind <= 1]
-    level.sort(key=lambda p: p.temperature)
-    chosen = level[(len(level) - 1) // 2]
+    alike = [p for p in level if (p.likelihood, p.prior, p.wide) == kind]
+    alike.sort(key=lambda p: p.temperature)
+    chosen = alike[(len(alike) - 1) // 2]
     return [chosen, *(p for p in pilots if p is not chosen)]
 
 
