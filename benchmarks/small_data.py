@@ -2,7 +2,7 @@
 
     python benchmarks/small_data.py --uci DIR --classes FILE.npz --jobs 16 [--sets boston yacht] [--rows atmc ensemble]
                                     [--splits 3] [--out results/small_data]
-    python benchmarks/small_data.py --table                  # the table of what is there
+    python benchmarks/small_data.py --table                  # the table of what is there, also in the documentation
 
 Each fit has one thread and leaves one file in OUT/fits/, so that the same command goes on where it was stopped, and
 several commands, as one on CUDA and one with CUDA_VISIBLE_DEVICES= beside it, share the work. Nothing is chosen on a
@@ -83,9 +83,12 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.table:
         work(asked)
-    from small_data_table import write
+    from small_data_table import refresh, write
 
     write(asked.out)
+    if asked.out.resolve() == (HERE.parent / "results" / "small_data").resolve():
+        rows = json.loads((asked.out / "table.json").read_text())
+        refresh(HERE.parent / "docs" / "tutorials" / "small-data.md", rows)
 
 
 def work(asked: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ SCORES = ("rmse", "accuracy", "nll", "ece", "coverage90", "seconds", "cpu_second
 
 
 def write(out: Path) -> None:
-    """`table.json`, every score of every split, and `table.md` for people."""
+    """`table.json`, every score of every split, and `table.md` for people. Rows without a fit here stay as they are."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for file in sorted(out.glob("fits/*/*.json")):
         one = json.loads(file.read_text())
@@ -52,6 +52,9 @@ def write(out: Path) -> None:
         print(f"no fits in {out / 'fits'}")
         return
     rows = [_row(name, row, sorted(fits, key=lambda f: f["split"])) for (name, row), fits in found.items()]
+    if (out / "table.json").exists():  # fits are not in the repository, and were made on several machines
+        before = json.loads((out / "table.json").read_text())
+        rows += [row for row in before if (row["set"], row["row"]) not in found]
     known = [*FOLDERS, *CLASS_SPLITS]
     rows.sort(key=lambda row: (known.index(row["set"]) if row["set"] in known else 99, row["row"]))
     out.mkdir(parents=True, exist_ok=True)
@@ -59,6 +62,15 @@ def write(out: Path) -> None:
     text = "\n".join([*_regression(rows), "", *_paired(rows), "", *_classes(rows)]).strip() + "\n"
     (out / "table.md").write_text(text)
     print(text)
+
+
+def refresh(page: Path, rows: list[dict[str, Any]]) -> None:
+    """Put the tables of the rows into a page of the documentation, between their marks."""
+    text = page.read_text()
+    for mark, made in (("uci", uci_page(rows)), ("classes", class_page(rows))):
+        before, rest = text.split(f"<!-- {mark} -->\n")
+        text = f"{before}<!-- {mark} -->\n{made}<!-- /{mark} -->" + rest.split(f"<!-- /{mark} -->")[1]
+    page.write_text(text)
 
 
 def _row(name: str, row: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
@@ -139,7 +151,7 @@ SHOWN = {"atmc": "`atmc.sample`", "ensemble": "5 networks", "ensemble-heterosced
 SHOWN |= {"laplace": "laplace-torch"}
 
 
-def page(rows: list[dict[str, Any]]) -> str:
+def uci_page(rows: list[dict[str, Any]]) -> str:
     """The table of the documentation: mean test log-likelihood, the best of a set in bold."""
     columns = [*SHOWN.values(), *PUBLISHED]
     lines = ["| set (splits) | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
@@ -169,20 +181,30 @@ def _bold(cells: list[tuple[float, str] | None], sign: int) -> str:
 
 def class_page(rows: list[dict[str, Any]]) -> str:
     """NLL of `temperature="auto"` and of five networks, the better in bold, with what guessing has."""
-    lines = ['| set (splits) | `temperature="auto"` | 5 networks | guessing | T chosen |', "| --- |" + " --- |" * 4]
+    lines = ['| set (splits) | `temperature="auto"` | 5 networks | difference | guessing | T chosen | seconds |']
+    lines.append("| --- |" + " --- |" * 6)
     for name in CLASSES:
         known = {row["row"]: row for row in rows if row["set"] == name}
         if "atmc-auto" not in known:
             continue
-        own = known["atmc-auto"]
+        own, other = known["atmc-auto"], known.get("ensemble")
         cells = [
             (sum(row["nll"]) / len(row["nll"]), _mean(row["nll"]) + f" ({len(row['nll'])})") if row else None
-            for row in (own, known.get("ensemble"))
+            for row in (own, other)
         ]
         chosen = sorted({t for _, t in own["chosen"]})
         span = f"{chosen[0]:g}" if len(chosen) == 1 else f"{chosen[0]:g} to {chosen[-1]:g}"
-        lines.append(f"| {name} | {_bold(cells, -1)} | {own['guess'][0]:.3f} | {span} |")
+        spent = sum(own["seconds"]) / len(own["seconds"])
+        more = [_difference(own, other), f"{own['guess'][0]:.3f}", span, f"{spent:.0f}"]
+        lines.append(f"| {name} | {_bold(cells, -1)} | {' | '.join(more)} |")
     return "\n".join(lines) + "\n"
+
+
+def _difference(own: dict[str, Any], other: dict[str, Any] | None) -> str:
+    """NLL less that of the other row on the splits that both have: below 0 where it is ahead."""
+    theirs = dict(zip(other["splits"], other["nll"], strict=True)) if other else {}
+    both = [nll - theirs[k] for k, nll in zip(own["splits"], own["nll"], strict=True) if k in theirs]
+    return _mean(both) if both else "–"
 
 
 def _classes(rows: list[dict[str, Any]]) -> list[str]:

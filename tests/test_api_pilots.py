@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import atmc
-from atmc.api_pilots import SHARE, Pilot, middle_first, narrows, parts
+from atmc.api_pilot_scores import Pilot, middle_first, nll_of_each, of_twice
+from atmc.api_pilots import SHARE, narrows, parts
 from atmc.data import ImageData
 from atmc.engine.progress import Progress
 from atmc.storage.run_directory import RunDir
@@ -109,6 +111,24 @@ def test_of_those_that_cannot_be_told_apart_the_middle_one_is_taken() -> None:
     assert middle_first(listed)[0] is listed[3]
     assert [p for p in middle_first(listed) if p is not listed[3]] == [p for p in listed if p is not listed[3]]
     assert middle_first(listed[:2])[0] is listed[1]
+    noisy = pilot(0.01, 0.4, 0.0, "noisy-dirichlet")
+    assert middle_first([noisy, pilot(0.1, 0.45, 0.9)], "categorical")[0].likelihood == "categorical"
+    assert middle_first([noisy, pilot(0.1, 0.45, 1.1)], "categorical")[0] is noisy  # clearly ahead
+
+
+def test_a_pilot_is_scored_as_an_average_over_twice_as_many_samples_would_be() -> None:
+    """Samples that are all noise around one answer: their NLL is a + b/samples, and a + b/(2 samples) is asked for."""
+    torch.manual_seed(0)
+    noisy = [nn.Linear(1000, 3, bias=False) for _ in range(12)]
+    for layer in noisy:
+        nn.init.normal_(layer.weight, std=1.5)
+    held = ImageData.from_tensors(torch.eye(1000), torch.arange(1000) % 3)  # each example has noise of its own
+    posterior = atmc.Posterior(noisy, noisy[0], likelihood=atmc.likelihoods.Categorical())
+    many = math.log(3)  # no sample knows anything
+    score = float(of_twice(posterior, held).mean())
+    plain = float(nll_of_each(posterior, held).mean())
+    assert score - many == pytest.approx((plain - many) / 2, rel=0.2)
+    assert torch.equal(of_twice(posterior[:3], held), nll_of_each(posterior[:3], held))  # too few to tell
 
 
 def test_the_held_out_part_is_a_fifth_and_always_the_same() -> None:

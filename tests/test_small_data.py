@@ -52,8 +52,14 @@ def test_the_table_has_means_over_splits(tmp_path: Path) -> None:
             fit = {"row": row, "nll": nll[row][split], "rmse": 1.0, "coverage90": 0.9, "seconds": 5.0, "samples": 4}
             kept = {"set": "yacht", "split": split, "validation": False, "settings": {}, "warnings": [], **fit}
             (out / "fits" / "yacht" / f"{row}-{split}.json").write_text(json.dumps(kept))
+    earlier = {"set": "digits", "row": "ensemble", "splits": [0], "nll": [0.1], "accuracy": [0.9], "ece": [0.0]}
+    earlier |= {"seconds": [1.0], "guess": [2.3]}
+    old = [{**earlier, "set": "yacht", "row": "atmc"}, earlier]
+    (out / "table.json").write_text(json.dumps(old))
     small_data_table.write(out)
-    rows = {row["row"]: row for row in json.loads((out / "table.json").read_text())}
+    assert json.loads((out / "table.json").read_text())[-1] == earlier  # made elsewhere: it has no fit here, and stays
+    rows = {row["row"]: row for row in json.loads((out / "table.json").read_text()) if row["set"] == "yacht"}
+    assert rows["atmc"]["nll"] == [1.0, 3.0]  # in place of the earlier one
     assert rows["ensemble"]["nll"] == [2.0, 1.0]
     said = (out / "table.md").read_text()
     assert "| yacht | -0.500 ± 1.061 (2) |" in said  # atmc less ensemble: 1 and -2
@@ -64,5 +70,5 @@ def test_the_page_shows_the_kept_tables() -> None:
     root = Path(__file__).parents[1]
     rows = json.loads((root / "results" / "small_data" / "table.json").read_text())
     page = (root / "docs" / "tutorials" / "small-data.md").read_text()
-    for mark, made in (("uci", small_data_table.page(rows)), ("classes", small_data_table.class_page(rows))):
+    for mark, made in (("uci", small_data_table.uci_page(rows)), ("classes", small_data_table.class_page(rows))):
         assert page.split(f"<!-- {mark} -->\n")[1].split(f"<!-- /{mark} -->")[0] == made

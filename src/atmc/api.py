@@ -41,9 +41,11 @@ from atmc.api_defaults import (
     takes_all,
     wide_batches,
 )
+from atmc.api_length import length_of, own_starts
 from atmc.api_likelihoods import default_noise, with_likelihood
 from atmc.api_outcome import how_far, posterior_of, say_if_off, say_if_unscored, scored_samples
-from atmc.api_pilots import SHARE, Pilot, check_auto, choose_temperature, narrows
+from atmc.api_pilot_scores import Pilot
+from atmc.api_pilots import SHARE, check_auto, choose_temperature, narrows
 from atmc.api_settings import at_temperature, begun, check_longer, settings_of, source_of, start_of, target_of
 from atmc.api_speed import step_size_for, threads_for
 from atmc.common.atomic_files import temporary_folder
@@ -112,7 +114,8 @@ def sample(
             mixed samples and, from 4,000 steps on, more of them. Up to 512 examples, and in long runs of small networks
             up to tens of thousands, every step uses all of them, so that there is no mini-batch noise; an epoch then
             stands for as many steps as with mini-batches of 64, and at least 16. Default: 100, or 64,000 steps where a
-            step on all the data is quick; for a regression 20,000 at least, and 10,000 with mini-batches.
+            step on all the data is quick; for a regression 20,000 at least, and 10,000 with mini-batches; for classes
+            as many steps as a minute on one core has, and 100 epochs at least (`atmc.api_length`).
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
@@ -129,10 +132,11 @@ def sample(
         temperature: T, 1 (the Bayes posterior) if not given. "auto" holds out a fifth of the data, tries several T (for
             classes also a likelihood and a prior) in short pilots that together cost less than the run, prints one
             table, and goes on with the best on all data (`posterior.pilots`).
-        chains: how many to run. The first begins at the weights of `model`, the others near them, with noise of a tenth
-            of each tensor's root mean square.
+        chains: how many to run: 1, or up to 10 for classes without `epochs`. The first begins at the weights of
+            `model`, the others near them, with noise of a tenth of each tensor's root mean square.
         start: "fresh" draws new weights for every chain instead (by the layers' own `reset_parameters`), which finds
-            more modes. Parameters that are not sampled (`requires_grad=False`) are never touched.
+            more modes; that is the default where `chains` is not given and the weights are still those that the layers
+            drew (`atmc.nn.untrained`). Parameters that are not sampled (`requires_grad=False`) are never touched.
         only: sample a part of the network, and leave the rest as it is: a name of a layer or parameter ("head"), a
             pattern ("*lora*"), a module of the network, or a list of these. Samples hold that part alone. The network
             is in evaluation mode. Where the part comes last, what comes before it is computed once for each example.
@@ -165,14 +169,19 @@ def sample(
         and takes_all(model, train, epochs, out, overrides)
     )
     each = steps_an_epoch(len(train))
+    plan, resumed = None, out is not None and Manifest.exists(Path(out))
+    if epochs is None and batch_size is None and mine is None:
+        plan = length_of(source, model, train, likelihood, out, overrides)
+        if not resumed and own_starts(plan, model, start, only, chains):
+            start = "fresh"
     quick = few and epochs is None and work(model, train) * len(train) <= QUICK
     began = time.monotonic()
     pilots: list[Pilot] = []
     if isinstance(temperature, str):
         check_auto(temperature, source)
         temperature = None
-        if out is None or not Manifest.exists(Path(out)):  # a run that was begun keeps what it chose
-            how: dict[str, Any] = {"sampler": source, "seed": seed, "device": device, "overrides": overrides}
+        if not resumed:  # a run that was begun keeps what it chose
+            how: dict[str, Any] = {"sampler": source, "seed": seed, "device": device}
             how |= {"likelihood": likelihood, "prior": prior, "start": start, "only": only, "progress": None}
             how["time_budget"] = None if time_budget is None else time_budget / (2 * SHARE)
             length = epochs if epochs is not None else LONG // each if quick else 100
@@ -182,11 +191,16 @@ def sample(
             teller = choose_progress() if progress == "auto" else progress or Progress()
             draw = functools.partial(sample, model, **how)
             narrow = prior is None and "target.prior" not in " ".join(overrides) and narrows(model)
-            pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller, narrow)
+            pilots = choose_temperature(draw, train, length, first, fixed, batch_size, teller, narrow, plan, overrides)
             temperature, prior = pilots[0].temperature, pilots[0].prior or prior
+            if pilots[0].prior_scale is not None:
+                overrides = [*overrides, f"target.prior_scale={pilots[0].prior_scale}"]
             likelihood = likelihood if fixed else pilots[0].likelihood
     noisy = learns_noise(likelihood, train)
-    if few:
+    if plan is not None:
+        batch_size, epochs, overrides = plan.batch, plan.epochs, [*plan.overrides, *overrides]
+        chains = plan.chains if chains is None else chains
+    elif few:
         steps = LEAST if noisy and work(model, train) * len(train) <= CHEAP else 0
         steps = LONG if quick else max(100 * each, steps) if epochs is None else each * epochs
         batch_size, epochs = len(train), steps
@@ -208,7 +222,7 @@ def sample(
     own = with_only(model, chosen) if chosen else copy.deepcopy(model)
     own = without_crash_(law.network(own) if hasattr(law, "network") else own)  # with the noise, if that is sampled too
     check_sets(own, given, law, guessed)
-    if out is None or not Manifest.exists(Path(out)):  # a run that was begun goes on as it was
+    if not resumed:  # a run that was begun goes on as it was
         check_sizes(given)
     augment: Any = "own" if isinstance(train, OwnData) else settings.data.augment
     if settings.sampler.name != "sgd":

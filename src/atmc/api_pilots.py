@@ -1,35 +1,42 @@
 """`temperature="auto"`: short pilots on a held-out part of the training data choose T, and for classes the likelihood.
 
-A fifth of the examples is held out. Each pilot samples the rest for a seventh of the run's epochs, and is scored by the
-NLL of its predictive on the held-out part.
+A fifth of the examples is held out. Each pilot samples the rest for a seventh of the run's epochs (or as `api_length`
+has it), and is scored by the NLL of its predictive on the held-out part (`api_pilot_scores`).
 
     1. T = 1, 0.1 and 0.01; for classes and networks with more than 16 inputs to a unit with a narrower prior
-    2. there, the usual prior at the best of these
+    2. there, a wider prior at the best of these
     3. for classes, the noisy Dirichlet likelihood at the best of these
     4. √10 times the best T, and a √10th of it
 
-There are at most seven, so all together cost less than the run itself, which then uses all examples. Few held-out
-examples cannot tell neighbouring temperatures apart: of those within one standard error of the best (of the paired
-difference) the middle one is taken.
+There are at most seven, or five of the length of `api_length`, so all together cost about as much as the run itself,
+which then uses all examples. Few held-out examples cannot tell neighbouring temperatures apart: of those within one
+standard error of the best (of the paired difference) the middle one is taken, and the noisy Dirichlet likelihood only
+where it is ahead by more than that.
+
+The narrower prior is there because Normal(1) makes logits of about 40 in a last layer of 1,568 inputs. But T narrows
+any Normal prior by √T more, and a cold chain may then underfit: at T = 0.03 one has an NLL of .098 on digits (a
+validation part), and .083 with a prior three times as wide. So the wider one gives half of that back: it is T^(-1/4)
+times as wide, up to Normal(1).
 """
 
 import math
 import os
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from atmc.api_length import Length
+from atmc.api_pilot_scores import Pilot, behind, middle_first, of_twice, table
 from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
-from atmc.engine.guessing import SMALLEST, guess
+from atmc.engine.guessing import guess
 from atmc.engine.progress import Progress
-from atmc.posterior.regression import nll_each
 from atmc.target.likelihoods import build
 from atmc.target.priors.rules import LIMIT
 
@@ -38,36 +45,11 @@ if TYPE_CHECKING:
 
 HELD_OUT, MOST_HELD_OUT = 5, 2000  # a fifth, and at most so many
 SHARE = 7  # pilots at most, and so the part of the run's epochs that each may have
+PLANNED = 5  # at most, where the length is that of `api_length`
 FIRST = (1.0, 0.1, 0.01)
 NOISY = "noisy-dirichlet"
 NARROW = "gaussian-limited"
 LEAST = 10  # held-out examples
-
-
-@dataclass(frozen=True)
-class Pilot:
-    """One row of the table: what was tried, its held-out NLL (None where the chain diverged), and what it took."""
-
-    likelihood: str
-    temperature: float
-    nll: float | None = None
-    behind: float | None = None  # standard errors of the paired difference by which it is behind the best
-    samples: int = 0
-    seconds: float = 0.0
-    prior: str | None = None  # where it is not the usual one
-
-    @property
-    def key(self) -> tuple[str, float, str | None]:
-        """What makes it differ from other pilots."""
-        return self.likelihood, self.temperature, self.prior
-
-    @property
-    def rank(self) -> float:
-        return math.inf if self.nll is None else self.nll
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a run's manifest keeps it."""
-        return asdict(self)
 
 
 def check_auto(temperature: str, source: Any) -> None:
@@ -91,27 +73,39 @@ def choose_temperature(
     batch_size: int | None,
     teller: Progress,
     narrow: bool = False,
+    plan: Length | None = None,
+    overrides: Sequence[str] = (),
 ) -> list[Pilot]:
-    """All pilots, the chosen one first. `draw(data, epochs=, batch_size=, temperature=, likelihood=, prior=)` samples.
+    """All pilots, the chosen one first. `draw(data, epochs=, batch_size=, temperature=, likelihood=, ...)` samples.
 
     Says what it costs before it begins, and what it found. `likelihood` names the first one tried, and if `fixed` the
-    only one; `narrow` says whether a narrower prior may be tried.
+    only one; `narrow` says whether a narrower prior may be tried; `plan` is the length where it is not the caller's.
     """
     held, rest = parts(train)
     length = max(1, epochs // SHARE)
-    draw = partial(draw, epochs=length, batch_size=None if batch_size is None else min(batch_size, len(rest)))
+    if plan is not None:
+        overrides = [*plan.pilot.overrides, *overrides]
+        draw = partial(draw, chains=plan.pilot.chains)
+        batch_size, length, epochs = plan.batch, plan.pilot.epochs * plan.pilot.chains, plan.epochs * plan.chains
+    each = length if plan is None else plan.pilot.epochs
+    batch_size = None if batch_size is None else min(batch_size, len(rest))
+    draw = partial(draw, epochs=each, batch_size=batch_size, overrides=overrides)
+    most = SHARE if plan is None else PLANNED
     teller.note(
-        f'temperature="auto": at most {SHARE} pilots of {length} of the {epochs} epochs each, on {len(rest)} of the '
+        f'temperature="auto": at most {most} pilots of {length} of the {epochs} epochs each, on {len(rest)} of the '
         f"{len(train)} examples, come before the run"
     )
     tried: list[Pilot] = []
     costs: dict[Any, Tensor] = {}  # NLL of each held-out example
 
-    def fly(name: str, temperature: float, prior: str | None = None) -> None:
-        new = Pilot(name, float(f"{temperature:.2g}"), prior=prior)
-        if len(tried) < SHARE and new.key not in {p.key for p in tried}:
+    def fly(name: str, temperature: float, prior: str | None = None, wide: bool = False) -> None:
+        temperature = float(f"{temperature:.2g}")
+        scale = None if prior is None else scale_at(temperature, wide)
+        new = Pilot(name, temperature, prior=prior, prior_scale=scale)
+        if len(tried) < most and new.key not in {p.key for p in tried}:
             how: dict[str, Any] = {} if fixed else {"likelihood": name}
-            how |= {} if prior is None else {"prior": prior}
+            if prior is not None:
+                how |= {"prior": prior, "overrides": [*overrides, f"target.prior_scale={scale}"]}
             found, cost = _flown(partial(draw, rest, temperature=new.temperature, **how), held, new)
             tried.append(found)
             if cost is not None:
@@ -120,19 +114,20 @@ def choose_temperature(
 
     prior = NARROW if train.classes and narrow else None
     for temperature in FIRST:
-        fly(likelihood, temperature, prior)
+        if plan is None or not tried or temperature > 0.09 * tried[0].temperature:  # else T = 1 beats 0.1 already
+            fly(likelihood, temperature, prior)
     if prior is not None:
-        fly(likelihood, tried[0].temperature)
+        fly(likelihood, tried[0].temperature, prior, wide=True)
     if train.classes and not fixed:
-        fly(NOISY, tried[0].temperature, tried[0].prior)
+        fly(NOISY, tried[0].temperature, tried[0].prior, tried[0].wide)
     best = tried[0]
     for factor in (math.sqrt(10), 1 / math.sqrt(10)):
         if best.temperature * factor <= 1:
-            fly(best.likelihood, best.temperature * factor, best.prior)
+            fly(best.likelihood, best.temperature * factor, best.prior, best.wide)
     best = tried[0]
     if best.nll is None:
         raise RunError('every pilot of temperature="auto" diverged: standardise the inputs, or give a temperature')
-    tried = middle_first([_behind(pilot, best, costs) for pilot in tried])
+    tried = middle_first([behind(pilot, best, costs) for pilot in tried], likelihood)
     known = guessing(train, best.likelihood)
     teller.note(table(tried, known))
     if known is not None and best.nll >= known:
@@ -165,7 +160,7 @@ def _flown(draw: Callable[[], "Posterior"], held: ImageData, pilot: Pilot) -> tu
             warnings.simplefilter("ignore")  # of few samples and short chains, which pilots are meant to be
             posterior = draw()
         samples = len(posterior)
-        cost = nll_of_each(posterior, held)
+        cost = of_twice(posterior, held)
     except InputError:
         raise
     except (RunError, RuntimeError, ValueError):
@@ -175,15 +170,9 @@ def _flown(draw: Callable[[], "Posterior"], held: ImageData, pilot: Pilot) -> tu
     return replace(pilot, nll=float(cost.mean()), samples=samples, seconds=time.monotonic() - began), cost
 
 
-def nll_of_each(posterior: "Posterior", held: ImageData) -> Tensor:
-    """−log of the predictive probability (or density) of each example's label."""
-    if posterior.is_regression:
-        mixture = posterior.regress(held.images).mixture
-        assert mixture is not None
-        known = held.labels.double().reshape(mixture.outputs.shape[1:])
-        return nll_each(mixture._replace(targets=known))
-    probs = posterior.predict(held.images).probs.double()
-    return -probs.gather(1, held.labels[:, None].long()).clamp_min(SMALLEST).log()[:, 0]
+def scale_at(temperature: float, wide: bool) -> float:
+    """The scale of the narrower prior: LIMIT, or where half of what T narrows it by is given back, LIMIT/√√T."""
+    return float(f"{LIMIT * temperature**-0.25:.2g}") if wide else LIMIT
 
 
 def narrows(model: nn.Module) -> bool:
@@ -194,44 +183,7 @@ def narrows(model: nn.Module) -> bool:
     return any(fan_in > LIMIT**2 for fan_in in wide)
 
 
-def _behind(pilot: Pilot, best: Pilot, costs: dict[Any, Tensor]) -> Pilot:
-    """The pilot with how clearly it is behind the best."""
-    mine, theirs = costs.get(pilot.key), costs.get(best.key)
-    if mine is None or theirs is None or pilot == best:
-        return replace(pilot, behind=0.0 if pilot == best else None)
-    error = float((mine - theirs).std()) / math.sqrt(len(mine))
-    return replace(pilot, behind=float((mine - theirs).mean()) / max(error, 1e-12))
-
-
-def middle_first(pilots: list[Pilot]) -> list[Pilot]:
-    """Of those as good as the best, with its likelihood and prior, the one with the middle T comes first."""
-    best = pilots[0]
-    alike = [p for p in pilots if (p.likelihood, p.prior) == (best.likelihood, best.prior)]
-    level = [p for p in alike if p.behind is not None and p.behind <= 1]
-    level.sort(key=lambda p: p.temperature)
-    chosen = level[(len(level) - 1) // 2]
-    return [chosen, *(p for p in pilots if p is not chosen)]
-
-
 def guessing(train: ImageData, likelihood: str) -> float | None:
     """The NLL of guessing, where there are classes."""
     law = build(likelihood)
     return guess(law, train.labels, len(train.classes)).cost if law.task == "classification" else None
-
-
-def table(pilots: list[Pilot], known: float | None) -> str:
-    """The pilots as people see them, the best first."""
-    names = {p.key: p.likelihood + (f" ({p.prior})" if p.prior else "") for p in pilots}
-    wide = max(len("likelihood"), *map(len, names.values()))
-    lines = [f"{'likelihood':{wide}s}       T  held-out NLL  behind [s.e.]  samples  seconds"]
-    for p in sorted(pilots, key=lambda p: p.rank):
-        nll = "diverged" if p.nll is None else f"{p.nll:.3f}"
-        behind = "" if p.behind is None else f"{p.behind:.1f}"
-        start = f"{names[p.key]:{wide}s}  {p.temperature:6g}  {nll:>12s}  {behind:>13s}"
-        lines.append(f"{start}  {p.samples:7d}  {p.seconds:7.1f}")
-    best = pilots[0]
-    more = f", with the {best.prior} prior" if best.prior else ""
-    lines.append(f"The run uses T = {best.temperature:g} and the {best.likelihood} likelihood{more}.")
-    if known is not None:
-        lines[-1] += f" Guessing has an NLL of {known:.3f}."
-    return "\n".join(lines)
