@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import atmc
-import atmc.api_defaults as api
+import atmc.api.defaults as api
 from atmc.diagnose import traces
 from atmc.storage.run_directory import RunDir
 from minibatch_law import REFERENCE, logistic_data

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 import atmc
 import minibatch_law
-from atmc.api_defaults import default_recipe
+from atmc.api.defaults import default_recipe
 from atmc.diagnose import noise_checks, traces
 from atmc.recipe.settings import ScheduleSection
 from atmc.storage.run_directory import RunDir

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from atmc import likelihoods, priors
-from atmc.api import sample
-from atmc.api_defaults import default_recipe
+from atmc.api.defaults import default_recipe
+from atmc.api.sampling import sample
 from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
 from atmc.nn import mlp

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from atmc import likelihoods, priors
-from atmc.api import sample
-from atmc.api_defaults import RATE, default_recipe
+from atmc.api.defaults import RATE, default_recipe
+from atmc.api.sampling import sample
 from atmc.common.errors import InputError
 from atmc.data import ImageData
 from atmc.engine.step_size_search import find_step_size

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import atmc
-from atmc import api_length
-from atmc.api_length import CHAINS, WHOLE_STEPS, Length, class_length, length_of, own_starts
+from atmc.api import run_length
+from atmc.api.run_length import CHAINS, WHOLE_STEPS, Length, class_length, length_of, own_starts
 from atmc.data import ImageData
 from atmc.nn.untrained import untrained
 from atmc.storage.run_directory import RunDir
@@ -68,8 +68,8 @@ def test_only_classes_without_a_word_of_the_schedule_have_it() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_has_it_and_is_resumed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = rings(600)
-    monkeypatch.setattr(api_length, "WHOLE_STEPS", 2000)
-    monkeypatch.setattr(api_length, "WORK", 2000 * (api_length.STEP + 600 * 2 * 5890) + 1e6)
+    monkeypatch.setattr(run_length, "WHOLE_STEPS", 2000)
+    monkeypatch.setattr(run_length, "WORK", 2000 * (run_length.STEP + 600 * 2 * 5890) + 1e6)
     how: dict[str, Any] = {"out": tmp_path / "run", "temperature": "auto", "progress": None}
     posterior = atmc.sample(net(), data, **how)
     made = RunDir.open(tmp_path / "run").recipe
@@ -85,9 +85,9 @@ def test_a_run_has_it_and_is_resumed_with_it(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.filterwarnings("ignore")
 def test_chains_begin_with_adam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = rings(600)
-    monkeypatch.setattr(api_length, "WHOLE_STEPS", 1e9)
-    monkeypatch.setattr(api_length, "EPOCHS", 10)
-    monkeypatch.setattr(api_length, "WORK", 980 * (api_length.STEP + 37 * 2 * 5890))
+    monkeypatch.setattr(run_length, "WHOLE_STEPS", 1e9)
+    monkeypatch.setattr(run_length, "EPOCHS", 10)
+    monkeypatch.setattr(run_length, "WORK", 980 * (run_length.STEP + 37 * 2 * 5890))
     atmc.sample(net(), data, out=tmp_path, progress=None)
     made = RunDir.open(tmp_path).recipe
     assert (made.data.batch_size, made.chains, made.schedule.warm_start_optimizer) == (37, 2, "adam")

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from atmc import api, api_speed, likelihoods
-from atmc.api import sample
-from atmc.api_arguments import work
-from atmc.api_defaults import default_recipe
+from atmc.api.arguments import work
+from atmc.api.defaults import default_recipe
+from atmc.api.sampling import sample
 from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
 from atmc.engine.progress import Progress

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import atmc
-from atmc.api_pilot_scores import Pilot, middle_first, nll_of_each, of_twice
-from atmc.api_pilots import SHARE, narrows, parts
+from atmc.api.pilot_scores import Pilot, middle_first, nll_of_each, of_twice
+from atmc.api.pilots import SHARE, narrows, parts
 from atmc.data import ImageData
 from atmc.engine.progress import Progress
 from atmc.storage.run_directory import RunDir

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from atmc.api import sample
+    from atmc.api.sampling import sample
     from atmc.common.errors import InputError, RunError
     from atmc.comparison.compare import compare
     from atmc.posterior import Posterior, Prediction
@@ -46,7 +46,7 @@ _HOMES = {
     **dict.fromkeys(("InputError", "RunError"), "common.errors"),
     "Recipe": "recipe",
     "compare": "comparison.compare",
-    "sample": "api",
+    "sample": "api.sampling",
 }
 _FOLDERS = (
     "comparison",

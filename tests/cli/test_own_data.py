@@ -14,7 +14,7 @@ from torch import nn
 
 import atmc as package
 from atmc import Posterior
-from atmc.api import sample
+from atmc.api.sampling import sample
 from atmc.common.errors import InputError
 from atmc.posterior.save_load import checksum
 from atmc.storage.run_directory import RunDir

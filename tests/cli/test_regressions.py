@@ -12,7 +12,7 @@ from shell import atmc, fails, fingerprint
 from torch import nn
 
 from atmc import Posterior, likelihoods
-from atmc.api import sample
+from atmc.api.sampling import sample
 from atmc.common.errors import InputError
 
 

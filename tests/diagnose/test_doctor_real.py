@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import atmc
-from atmc.api import sample
+from atmc.api.sampling import sample
 from atmc.common.errors import InputError
 from atmc.diagnose.doctor import doctor, examine
 from atmc.diagnose.finding import Advice

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import atmc
-from atmc import api_defaults as api
+from atmc.api import defaults
 from atmc.engine.batch_growth import PILOTS, choose_batch
 from atmc.engine.progress import Progress
 from atmc.storage.run_directory import RunDir
@@ -69,9 +69,9 @@ def line() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def call(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **how: Any) -> tuple[Any, list[str]]:
-    monkeypatch.setattr(api, "WHOLE", 0)
-    monkeypatch.setattr(api, "CHEAP", 0.0)  # as if a step on all data cost too much
-    monkeypatch.setattr(api, "LEAST_STEPS", 20)  # not to wait for long runs
+    monkeypatch.setattr(defaults, "WHOLE", 0)
+    monkeypatch.setattr(defaults, "CHEAP", 0.0)  # as if a step on all data cost too much
+    monkeypatch.setattr(defaults, "LEAST_STEPS", 20)  # not to wait for long runs
     torch.manual_seed(0)
     told = Told()
     law = {"likelihood": atmc.likelihoods.Gaussian(1.0), "prior": atmc.priors.gaussian(1.0)}
@@ -80,7 +80,7 @@ def call(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **how: Any) -> tuple[An
 
 
 def test_a_call_lets_its_batches_grow_and_says_so(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "NOISE_RANK", 1)  # leaves most directions of the noise to the batch
+    monkeypatch.setattr(defaults, "NOISE_RANK", 1)  # leaves most directions of the noise to the batch
     recipe, said = call(tmp_path, monkeypatch, epochs=8)
     assert 64 < recipe.data.batch_size <= 8 * 2000 // 20
     assert len(said) == 1
@@ -92,7 +92,7 @@ def test_a_call_lets_its_batches_grow_and_says_so(tmp_path: Any, monkeypatch: py
 
 @pytest.mark.parametrize("how", [{"batch_size": 50}, {"overrides": ["data.batch_size=50"]}])
 def test_a_batch_that_was_asked_for_stays(how: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "NOISE_RANK", 1)
+    monkeypatch.setattr(defaults, "NOISE_RANK", 1)
     recipe, said = call(tmp_path, monkeypatch, epochs=4, **how)
     assert recipe.data.batch_size == 50
     assert said == []

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import atmc
 from atmc import priors
-from atmc.api_likelihoods import default_noise
+from atmc.api.likelihood_choice import default_noise
 from atmc.data import ImageData
 from atmc.engine.optimizer_state import new_adam
 from atmc.nn import ValueAndScale

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from atmc import api
-from atmc.api_arguments import examples
+from atmc.api import sampling
+from atmc.api.arguments import examples
 from atmc.common.atomic_files import temporary_folder
 from atmc.common.errors import InputError
 from atmc.common.suggest import nearest
@@ -204,7 +204,7 @@ class _Repeat:
         with temporary_folder() as folder:
             began = time.perf_counter()
             source = {"recipe": self.recipe} if self.recipe is not None else {"sampler": "atmc"}
-            posterior = api.sample(
+            posterior = sampling.sample(
                 self.model, self.train, test=self.held, seed=self.seed, out=Path(folder) / "run", progress=None,
                 device="cpu", **source, **self.call,
             )  # fmt: skip

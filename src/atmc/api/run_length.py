@@ -19,8 +19,8 @@ from typing import Any
 
 from torch import nn
 
-from atmc.api_arguments import work
-from atmc.api_defaults import LONG, QUICK, WHOLE, learns_noise, mini_batch, steps_an_epoch
+from atmc.api.arguments import work
+from atmc.api.defaults import LONG, QUICK, WHOLE, learns_noise, mini_batch, steps_an_epoch
 from atmc.data import ImageData, OwnData
 from atmc.nn.untrained import untrained
 from atmc.storage.manifest import Manifest

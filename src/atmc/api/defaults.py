@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from atmc.api_arguments import work
-from atmc.api_likelihoods import STANDARDISED
+from atmc.api.arguments import work
+from atmc.api.likelihood_choice import STANDARDISED
 from atmc.data import ImageData, OwnData
 from atmc.engine import first_fit
 from atmc.engine.batch_growth import LEAST_STEPS

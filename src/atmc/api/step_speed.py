@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atmc.api_arguments import work
-from atmc.api_defaults import RATE
+from atmc.api.arguments import work
+from atmc.api.defaults import RATE
 from atmc.common.errors import InputError
 from atmc.data import ImageData
 from atmc.engine import first_fit

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from atmc.api_arguments import (
+from atmc.api.arguments import (
     check_batch,
     check_call,
     check_layers,
@@ -26,7 +26,7 @@ from atmc.api_arguments import (
     suited,
     work,
 )
-from atmc.api_defaults import (
+from atmc.api.defaults import (
     CHEAP,
     CYCLES,
     LEAST,
@@ -41,13 +41,13 @@ from atmc.api_defaults import (
     takes_all,
     wide_batches,
 )
-from atmc.api_length import length_of, own_starts
-from atmc.api_likelihoods import default_noise, with_likelihood
-from atmc.api_outcome import how_far, posterior_of, say_if_off, say_if_unscored, scored_samples
-from atmc.api_pilot_scores import Pilot
-from atmc.api_pilots import SHARE, check_auto, choose_temperature, narrows
-from atmc.api_settings import at_temperature, begun, check_longer, settings_of, source_of, start_of, target_of
-from atmc.api_speed import step_size_for, threads_for
+from atmc.api.likelihood_choice import default_noise, with_likelihood
+from atmc.api.outcome import how_far, posterior_of, say_if_off, say_if_unscored, scored_samples
+from atmc.api.pilot_scores import Pilot
+from atmc.api.pilots import SHARE, check_auto, choose_temperature, narrows
+from atmc.api.run_length import length_of, own_starts
+from atmc.api.run_settings import at_temperature, begun, check_longer, settings_of, source_of, start_of, target_of
+from atmc.api.step_speed import step_size_for, threads_for
 from atmc.common.atomic_files import temporary_folder
 from atmc.common.errors import InputError
 from atmc.data import ImageData, OwnData
@@ -115,7 +115,7 @@ def sample(
             up to tens of thousands, every step uses all of them, so that there is no mini-batch noise; an epoch then
             stands for as many steps as with mini-batches of 64, and at least 16. Default: 100, or 64,000 steps where a
             step on all the data is quick; for a regression 20,000 at least, and 10,000 with mini-batches; for classes
-            as many steps as a minute on one core has, and 100 epochs at least (`atmc.api_length`).
+            as many steps as a minute on one core has, and 100 epochs at least (`atmc.api.run_length`).
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.

@@ -1,14 +1,14 @@
 """`temperature="auto"`: short pilots on a held-out part of the training data choose T, and for classes the likelihood.
 
-A fifth of the examples is held out. Each pilot samples the rest for a seventh of the run's epochs (or as `api_length`
-has it), and is scored by the NLL of its predictive on the held-out part (`api_pilot_scores`).
+A fifth of the examples is held out. Each pilot samples the rest for a seventh of the run's epochs (or as `run_length`
+has it), and is scored by the NLL of its predictive on the held-out part (`pilot_scores`).
 
     1. T = 1, 0.1 and 0.01; for classes and networks with more than 16 inputs to a unit with a narrower prior
     2. there, a wider prior at the best of these
     3. for classes, the noisy Dirichlet likelihood at the best of these
     4. √10 times the best T, and a √10th of it
 
-There are at most seven, or five of the length of `api_length`, so all together cost about as much as the run itself,
+There are at most seven, or five of the length of `run_length`, so all together cost about as much as the run itself,
 which then uses all examples. Few held-out examples cannot tell neighbouring temperatures apart: of those within one
 standard error of the best (of the paired difference) the middle one is taken, and the noisy Dirichlet likelihood only
 where it is ahead by more than that.
@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from atmc.api_length import Length
-from atmc.api_pilot_scores import Pilot, behind, middle_first, of_twice, table
+from atmc.api.pilot_scores import Pilot, behind, middle_first, of_twice, table
+from atmc.api.run_length import Length
 from atmc.common.errors import InputError, RunError
 from atmc.data import ImageData
 from atmc.engine.guessing import guess
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 HELD_OUT, MOST_HELD_OUT = 5, 2000  # a fifth, and at most so many
 SHARE = 7  # pilots at most, and so the part of the run's epochs that each may have
-PLANNED = 5  # at most, where the length is that of `api_length`
+PLANNED = 5  # at most, where the length is that of `run_length`
 FIRST = (1.0, 0.1, 0.01)
 NOISY = "noisy-dirichlet"
 NARROW = "gaussian-limited"

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from atmc.api_defaults import default_recipe
-from atmc.api_likelihoods import STANDARDISED, default_noise, with_likelihood
+from atmc.api.defaults import default_recipe
+from atmc.api.likelihood_choice import STANDARDISED, default_noise, with_likelihood
 from atmc.common.errors import InputError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData
