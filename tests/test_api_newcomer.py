@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from atmc import api, api_speed, likelihoods
+from atmc import likelihoods
+from atmc.api import sampling, step_speed
 from atmc.api.arguments import work
 from atmc.api.defaults import default_recipe
 from atmc.api.sampling import sample
@@ -164,8 +165,8 @@ def test_few_samples_give_a_warning(epochs: int, words: str) -> None:
 def test_few_samples_for_want_of_time_are_said_to_be_that(
     epochs: int, said: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go = api.run
-    monkeypatch.setattr(api, "run", lambda *args, **more: dataclasses.replace(go(*args, **more), status="budget"))
+    go = sampling.run
+    monkeypatch.setattr(sampling, "run", lambda *args, **more: dataclasses.replace(go(*args, **more), status="budget"))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         sample(net(3), (X, Y), epochs=epochs, batch_size=12, progress=None)
@@ -232,15 +233,15 @@ def two_threads() -> Iterator[None]:
 def test_small_networks_have_one_thread_unless_it_is_set(
     overrides: list[str], small: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search, seen = api_speed.find_step_size, []
+    search, seen = step_speed.find_step_size, []
 
     def noting(*args: Any) -> Any:
         seen.append(torch.get_num_threads())
         torch.set_num_threads(1)  # not to wait for it
         return search(*args)
 
-    monkeypatch.setattr(api_speed, "find_step_size", noting)
-    monkeypatch.setattr(api_speed, "SMALL", small * api_speed.SMALL)
+    monkeypatch.setattr(step_speed, "find_step_size", noting)
+    monkeypatch.setattr(step_speed, "SMALL", small * step_speed.SMALL)
     sample(net(3), (X, Y), epochs=1, out=tmp_path, overrides=overrides, progress=None)
     assert seen == [expected]  # the search for the speed goes as the run does
     assert torch.get_num_threads() == 2
@@ -254,7 +255,7 @@ def test_a_run_from_before_goes_on_with_its_threads(
     named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how: Any = {"sampler": "sghmc"} if named else {"recipe": default_recipe("sghmc", 200, 10)}
-    monkeypatch.setattr(api_speed, "SMALL", 0)
+    monkeypatch.setattr(step_speed, "SMALL", 0)
     sample(net(3), (X, Y), **how, epochs=10, out=tmp_path / "before", progress=None)
     monkeypatch.undo()
     sample(net(3), (X, Y), **how, epochs=12, out=tmp_path / "before", progress=None)
@@ -283,7 +284,7 @@ class Listening(Progress):
 
 @pytest.mark.parametrize(("patience", "count"), [(0.0, 1), (600.0, 0)])
 def test_a_long_search_for_the_speed_is_told_of(patience: float, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_speed, "PATIENCE", patience)
+    monkeypatch.setattr(step_speed, "PATIENCE", patience)
     listening = Listening()
     sample(net(3), (X, Y), epochs=1, progress=listening)
     assert sum("searching for the speed" in note for note in listening.notes) == count
@@ -318,7 +319,7 @@ def test_pictures_of_another_size_are_no_test_set(tmp_path: Path, monkeypatch: p
         call()
     assert not (tmp_path / "run").exists()
     with monkeypatch.context() as older:
-        older.setattr(api, "check_sizes", lambda given: None)
+        older.setattr(sampling, "check_sizes", lambda given: None)
         with pytest.raises(RunError, match="goes on"):
             call(time_budget=1e-3)
     assert len(call()) > 0
