@@ -143,10 +143,20 @@ def test_the_pages_sentences_are_those_of_results() -> None:
     assert all(row["jumps"] == 0 and row["reached"] == 30 for row in deep)
     words = "no jump in 30 epochs on WRN-28-10 ({:.2f} %) and ResNet-110 ({:.2f} %)"
     assert words.format(*(100 * row["accuracy"] for row in deep[:2])) in said
-    long = [found[f"sgd200w-{norm}"] for norm in ("gn-ws", "evonorm-s0")]
-    words = "of SGD have {:.2f} % with GroupNorm + WS and {:.2f} % with EvoNorm-S0, at training losses below 0.001"
-    assert words.format(*(100 * row["accuracy"] for row in long)) in said
-    assert all(row["loss"] < 0.001 for row in long)
+    long = {name: found[f"sgd200w-{name}"] for name in ours}
+    best = 100 * found["sgd200-bn"]["accuracy"]
+    behind = [best - 100 * long[name]["accuracy"] for name in ours]
+    assert f"{min(behind[:3]):.2f} to {max(behind[:3]):.2f} points behind BatchNorm" in said
+    assert f"ResNet++ is {behind[3]:.1f} points behind" in said
+    words = "After 200 epochs they have {:.2f} and {:.2f} %, BatchNorm {:.2f} %"
+    assert words.format(*(100 * long[name]["accuracy"] for name in ("evonorm-s0", "gn-ws")), best) in said
+    more_nll = min(row["nll"] for row in long.values()) - found["sgd200-bn"]["nll"]
+    assert f"In NLL all of them are behind, by {more_nll:.3f} and more" in said
+    words = (
+        "{} with GroupNorm + WS, {} with FRN, {} with EvoNorm-S0, {} with ResNet++. Means over five epochs never rise."
+    )
+    assert words.format(*(long[name]["jumps"] for name in ("gn-ws", "frn", "evonorm-s0", "resnetpp"))) in said
+    assert all(row["loss"] < 0.001 and row["curve"] == sorted(row["curve"], reverse=True) for row in long.values())
     for name, count in (("gn-ws", 1), ("resnetpp", 7)):
         curve = found[f"sgd60w-{name}"]["curve"]
         assert found[f"sgd60w-{name}"]["jumps"] == count
