@@ -45,13 +45,6 @@ def scaled(prior: float) -> dict[str, float]:
     return {"target.prior_scale": prior, "sampler.lr": 0.001 * prior / S2, "sampler.friction": 2 / prior}
 
 
-def geometric(friction: float = 4.5, floor: float = 0.03, **more: Any) -> dict[str, Any]:
-    """Steps that fall by the same factor each, so that the last third is small, with friction that follows them."""
-    schedule = {"schedule.fall": "geometric", "schedule.lr_floor": floor}
-    named = {f"sampler.{key}": value for key, value in more.items()}
-    return {"sampler.friction": friction, "sampler.friction_follows_step": True, **schedule, **named}
-
-
 # Name: recipe, and what differs from it.
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     # As published: the first is to be reproduced before anything else is believed.
@@ -78,17 +71,6 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-fast-follow": ("atmc", {"sampler.lr": 0.002, "sampler.friction_follows_step": True}),
     "atmc-follow10": ("atmc", {"sampler.friction": 10.0, "sampler.friction_follows_step": True}),
     "atmc-05-follow": ("atmc", {**scaled(S05), "sampler.friction_follows_step": True}),
-    # As many steps for small step sizes as for large ones: noise of the large ones has time to go.
-    "atmc-geometric": ("atmc", geometric()),
-    "atmc-geometric-hold": ("atmc", geometric(floor=0.01) | {"schedule.hold_fraction": 0.25}),
-    "atmc-geometric10": ("atmc", geometric(10.0)),
-    "atmc-geometric10-01": ("atmc", geometric(10.0, 0.01)),
-    "atmc-geometric10-fast": ("atmc", geometric(10.0, lr=0.002)),
-    "atmc-geometric30": ("atmc", geometric(30.0)),
-    "atmc-geometric10-noise32": ("atmc", geometric(10.0, noise_rank=32)),
-    "atmc-geometric10-mass": ("atmc", {**geometric(10.0, mass_from="element"), **LOOKS}),
-    "atmc-geometric10-T0": ("atmc", geometric(10.0, temperature=0.0)),  # the ablation: the same steps of SGD
-    "sghmc-geometric10": ("atmc", geometric(10.0, name="sghmc")),
     "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
     "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
     "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),

@@ -154,18 +154,6 @@ def test_steps_that_stay_large_for_a_while() -> None:
     assert torch.allclose(run, held[0])
 
 
-def test_a_geometric_fall_has_as_many_steps_for_each_size() -> None:
-    plan = {"cycle_epochs": 4, "fall": "geometric", "lr_floor": 0.01}
-    found = schedule(num_data=1280, epochs=8, **plan).lr.double().reshape(2, 40)
-    torch.testing.assert_close(found[1], found[0])
-    torch.testing.assert_close(found[0, 1:] / found[0, :-1], torch.full((39,), 0.01 ** (1 / 40)).double())
-    assert found[0, 0] == pytest.approx(1e-3)
-    assert found[0, 20] == pytest.approx(1e-4)  # half way between 1 and 0.01
-    held = schedule(num_data=1280, epochs=8, hold_fraction=0.5, **plan).lr.reshape(2, 40)[0]
-    assert held[:21].eq(1e-3).all()
-    assert held[30] == pytest.approx(1e-4)
-
-
 def test_no_samples_of_the_part_that_explores() -> None:
     found = schedule(
         num_data=1280,

@@ -98,7 +98,6 @@ def test_numbers_as_people_write_them_are_numbers(path: Path, text: str, value: 
         ("schedule.temperature_schedule=ramp", ["schedule.temperature_ramp_epochs"]),
         ("schedule.temperature_schedule=anneal", ["schedule.temperature_peak", "above 1"]),
         ("schedule.temperature_schedule=explore", ["schedule.explore_fraction", "above 0"]),
-        ("schedule.fall=geometric", ["schedule.lr_floor", "above 0", '"geometric"']),
         ("schedule.hold_fraction=1", ["schedule.hold_fraction", "in [0, 1)"]),
         ("schedule.temperature_peak=0.5", ["schedule.temperature_peak", "at least 1"]),
         ("nothing", ["key=value"]),

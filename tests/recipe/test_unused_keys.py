@@ -95,7 +95,6 @@ def test_a_sampler_key_without_effect_is_one_line(sampler: dict[str, Any], words
         ({"schedule": {"temperature_schedule": "anneal", "temperature_peak": 4.0, "sample_every_steps": 5}},
          ["schedule.sample_every_steps", "other temperatures"]),
         ({"schedule": {"kind": "constant", "cycle_epochs": None, "hold_fraction": 0.5}}, ["schedule.hold_fraction"]),
-        ({"schedule": {"kind": "constant", "cycle_epochs": None, "fall": "geometric"}}, ["schedule.fall", '"cyclic"']),
         ({"schedule": {"sample_gap_epochs": 2}}, ["schedule.sample_gap_epochs", "schedule.samples_per_cycle"]),
         ({"schedule": {"kind": "constant", "cycle_epochs": None, "samples_per_cycle": 2}},
          ["schedule.samples_per_cycle", '"cyclic"']),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from atmc.common.errors import InputError
 from atmc.recipe.settings import Recipe, ScheduleSection
-from atmc.samplers.cyclic_cosine import cosine_fall, geometric_fall, warmup_rise
+from atmc.samplers.cyclic_cosine import cosine_fall, warmup_rise
 
 StepsFor = Callable[[float], int]
 
@@ -127,11 +127,7 @@ def _explores(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFo
 def _factor(plan: ScheduleSection, steps: int, ends: list[int], since: StepsFor) -> Tensor:
     t = torch.arange(steps, dtype=torch.float64)
     if plan.kind == "cyclic":
-        phase = _phase(plan, steps, ends, since)
-        if plan.fall == "geometric":
-            factor = geometric_fall(phase, plan.lr_floor, plan.hold_fraction)
-        else:
-            factor = cosine_fall(phase, plan.hold_fraction)  # Sect. 5 of the paper
+        factor = cosine_fall(_phase(plan, steps, ends, since), plan.hold_fraction)  # Sect. 5 of the paper
     elif plan.kind == "cosine":
         factor = cosine_fall(t / steps, plan.hold_fraction)
     elif plan.kind == "step":

@@ -135,9 +135,6 @@ class ScheduleSection:
     sample_gap_epochs: int = 1  # epochs between the samples of one cycle
     milestones: list[int] = field(default_factory=list)  # step: epochs at which lr is multiplied by `gamma`
     gamma: float = 0.1  # step: see `milestones`
-    fall: Literal["cosine", "geometric"] = (
-        "cosine"  # cyclic: of lr in a cycle; geometric: evenly over sizes, to lr_floor
-    )
     lr_floor: float = 0.0  # the step size never falls below this fraction of lr
     warmup_epochs: int = 0  # lr rises linearly at the very start
     cycle_warmup_epochs: int = 0  # cyclic: lr rises linearly at the start of each cycle

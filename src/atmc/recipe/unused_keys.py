@@ -32,7 +32,7 @@ _GIVEN = {
 
 # Settings that belong to one kind of something, by the key that names the kind.
 _OF_KIND = {
-    "schedule.kind": "cycle_epochs cycle_warmup_epochs samples_per_cycle sample_gap_epochs fall hold_fraction "
+    "schedule.kind": "cycle_epochs cycle_warmup_epochs samples_per_cycle sample_gap_epochs hold_fraction "
     "milestones gamma lr_floor",
     "schedule.temperature_schedule": "temperature_ramp_epochs explore_fraction temperature_peak",
 }
@@ -145,7 +145,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
 def _of_schedule(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
     plan = recipe.schedule
     kind = f'schedule.kind = "{plan.kind}"'
-    for key in ("cycle_epochs", "cycle_warmup_epochs", "samples_per_cycle", "sample_gap_epochs", "fall"):
+    for key in ("cycle_epochs", "cycle_warmup_epochs", "samples_per_cycle", "sample_gap_epochs"):
         yield f"schedule.{key}", plan.kind == "cyclic", kind, 'use "cyclic"'
     yield (
         "schedule.sample_gap_epochs",

@@ -118,8 +118,6 @@ def _schedule(recipe: Recipe) -> Iterator[str]:
                 f"schedule.cycle_epochs = {plan.cycle_epochs} is longer than the run "
                 f"(schedule.epochs = {plan.epochs}): no cycle would end"
             )
-    if plan.kind == "cyclic" and plan.fall == "geometric" and plan.lr_floor == 0:
-        yield 'schedule.lr_floor must be above 0 for schedule.fall = "geometric", which ends there'
     yield from _samples_of_cycle(plan)
     if plan.burn_in_epochs >= plan.epochs:
         yield (

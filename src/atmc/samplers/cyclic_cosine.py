@@ -142,14 +142,6 @@ def cosine_fall(phase: Number, hold: float = 0.0) -> Number:
     return 0.5 * (1.0 + math.cos(math.pi * max(0.0, fallen)))
 
 
-def geometric_fall(phase: Number, floor: float, hold: float = 0.0) -> Number:
-    """From 1 down to `floor` over the phases from `hold` to 1, by the same factor in every step, and 1 before."""
-    fallen = (phase - hold) / (1.0 - hold)
-    if isinstance(fallen, Tensor):
-        return torch.exp(math.log(floor) * fallen.clamp(min=0.0))
-    return math.exp(math.log(floor) * max(0.0, fallen))
-
-
 def warmup_rise(taken: Number, steps: float) -> Number:
     """The factor on the step size in a warm-up of so many steps, after `taken` of them: a line up to 1."""
     risen = (taken + 1.0) / steps
