@@ -77,7 +77,6 @@ def predictions() -> str:
 
 
 SHORT = {
-    "SGD, one network": ("sgd", "network"),
     "SGD + BatchNorm, one network (ResNet-56×32)": ("sgd-batchnorm", "network"),
     "Deep ensemble of 5: SGD": ("ensemble-sgd", "ensemble"),
     "Deep ensemble of 2: SGD + BatchNorm (ResNet-56×32)": ("ensemble-sgd-batchnorm", "ensemble"),
@@ -85,6 +84,7 @@ SHORT = {
     "ATMC": ("atmc-settled", "posterior predictive"),
 }
 LONG = {
+    "SGD, one network": ("sgd", "network"),
     **SHORT,
     "SGNHT": ("sgnht-settled", "posterior predictive"),
     "SGHMC": ("sghmc-settled", "posterior predictive"),

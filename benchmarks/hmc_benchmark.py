@@ -89,7 +89,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-constant-slow-warm": ("atmc-constant", {"sampler.lr": 0.0001, **WARM}),
     "atmc-constant-slow-noise32-warm": ("atmc-constant", {"sampler.lr": 0.0001, "sampler.noise_rank": 32, **WARM}),
     "atmc-slow-follow-warm": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, **WARM}),
-    "atmc-chains4": ("atmc", {"chains": 4}),  # of a quarter of the steps each
+    # Four chains of a quarter of the steps each.
+    "atmc-follow-chains4": ("atmc", {"sampler.friction_follows_step": True, "chains": 4}),
     "atmc-batch1024": ("atmc", {"data.batch_size": 1024}),  # a quarter of the steps: as many examples
 }
 

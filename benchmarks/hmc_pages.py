@@ -16,6 +16,7 @@ from pages import ROOT, fill_pages, markdown
 
 FOLDER = ROOT / "results" / "hmc"
 FIGURE = FOLDER / "curves.svg"
+MARKED = {"SGHMC, cyclic": (0.3,), "PX-SGHMC, cyclic": (0.02,)}  # published rows of 500,000 gradients in the figure
 NOTHING = "No row of ours has been measured yet."
 
 
@@ -122,12 +123,20 @@ def draw(groups: dict[str, list[dict[str, Any]]], most: int = 6) -> str:
                 values = row["validation"]["curve"][key]
                 at = [row["gradients"] * (k + 1) / len(values) for k in range(len(values))]
                 axes.plot(at, values, color=ink.series(number), label=row["row"])
-            for row in published()[:2]:
+            for row, side in zip(
+                published()[:2], ("top", "bottom") if key == "nll" else ("bottom", "top"), strict=True
+            ):
                 axes.axhline(row[key], color=ink.muted, linestyle="--", linewidth=1.0)
-                axes.annotate(row["row"], (0, row[key]), fontsize=7, color=ink.muted, va="bottom")
+                axes.annotate(row["row"], (0, row[key]), fontsize=7, color=ink.muted, va=side)
+            for row in published():
+                if row["row"] in MARKED and row["prior_variance"] in MARKED[row["row"]]:
+                    axes.plot([500_000], row[key], marker="x", color=ink.muted)
+                    name = row["row"].removesuffix(", cyclic") + ", published"
+                    side = "top" if key == "nll" and name.startswith("PX") else "bottom"
+                    axes.annotate(name, (490_000, row[key]), fontsize=7, color=ink.muted, ha="right", va=side)
             axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: f"{steps / 1000:g}k"))
         left.set_ylim(0.25, 0.8)
-        right.legend()
+        left.legend(loc="upper right")
         return svg(page)
 
 

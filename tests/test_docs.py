@@ -262,6 +262,23 @@ def test_readmes_three_lines_of_speed_are_measured():
     assert f"one epoch takes {speed['ratio']:.3f} times" in faq
 
 
+def test_scores_against_hmc_are_those_of_results():
+    ours, other = results("hmc/atmc-follow-0.json"), results("hmc/sghmc-0.json")
+    assert (ours["gradients"], ours["samples"], ours["temperature"], ours["augment"]) == (500_000, 100, 1.0, "none")
+    held, test = ours["validation"]["average"], ours["test"]["average"]
+    words = (
+        f"an error of {held['error']:.3f} and an NLL of {held['nll']:.3f} on held-out images (one seed; on the test "
+    )
+    words += f"set {test['error']:.3f} and {test['nll']:.3f})"
+    said, readme = (" ".join(text_of(name).split()) for name in ("docs/hmc.md", "README.md"))
+    assert words in said
+    assert f"an NLL of {held['nll']:.3f} where published SGHMC has 0.409 and full-batch HMC 0.309" in readme
+    mine, theirs = ours["validation"]["curve"]["nll"], other["validation"]["curve"]["nll"]
+    pairs = [f"{mine[k - 1]:.3f} against {theirs[k - 1]:.3f} after {k}" for k in (10, 20, other["samples"])]
+    assert f"at equal gradients**: {pairs[0]} samples, {pairs[1]}, {pairs[2]}." in said
+    assert f"Without the first fifth of the samples it is at {ours['validation']['later']['nll']:.3f}." in said
+
+
 def test_times_and_accuracies_that_are_said_of_cifar10():
     rows = {row["run"]: row for row in results("cifar10/table.json") if row["kind"] != "last sample"}
     ours = [rows[run]["gpu_seconds"] for run in ("atmc-zero", "atmc-settled", "ensemble-sgd")]
