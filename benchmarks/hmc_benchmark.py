@@ -74,6 +74,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
     "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
     "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),
+    "atmc-follow-noise16": ("atmc", {"sampler.friction_follows_step": True, "sampler.noise_rank": 16}),
     "atmc-follow-noise32": ("atmc", {"sampler.friction_follows_step": True, "sampler.noise_rank": 32}),
     "atmc-slow-follow": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True}),
     "atmc-slow-follow-noise32": (

@@ -70,6 +70,24 @@ def temperatures() -> str:
     )
 
 
+def small() -> str:
+    """The small posterior of `hmc_small.py`."""
+    path = FOLDER / "small.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    if not found:
+        return NOTHING
+    table = []
+    for row in found:
+        data = "all data" if row["batch"] >= 800 else f"batches of {row['batch']}"
+        hot = f"{row['noise_temperature']:.1f}" if "noise_temperature" in row else "–"
+        loss = f"{row['training_loss']:.3f} ± {row['training_loss_error']:.3f}"
+        numbers = [f"{row[key]:.3f}" for key in ("nll_alone", "nll", "ambiguity")]
+        table.append([f"{data}, h = {row['step_size']:g}", str(row["noise_rank"]), loss, *numbers,
+                      f"{row['curvature']:,.0f}", hot])  # fmt: skip
+    head = ["T = 1", "`noise_rank`", "training loss", "NLL of a sample", "NLL of the average", "ambiguity"]
+    return markdown([*head, "largest λ", "T along noise"], table)
+
+
 def figure_line() -> str:
     words = "NLL and ambiguity of the growing average against gradients, HMC as a line"
     return f"![{words}](../results/hmc/{FIGURE.name})" if FIGURE.exists() else NOTHING
@@ -145,6 +163,7 @@ BLOCKS = {
     "hmc measured": measured,
     "hmc temperatures": temperatures,
     "hmc figure": figure_line,
+    "hmc small": small,
 }
 
 

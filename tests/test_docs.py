@@ -15,6 +15,7 @@ import statistics
 import sys
 import warnings
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,14 @@ def test_readmes_three_lines_of_speed_are_measured():
     faq = " ".join(text_of("docs/faq.md").split())
     assert f"takes {times[0]:.2f} ms against {times[2]:.1f} ms" in faq
     assert f"one epoch takes {speed['ratio']:.3f} times" in faq
+
+
+def test_every_benchmark_is_in_the_index():
+    folder = ROOT / "benchmarks"
+    named = re.findall(r"`([\w*]+\.py)`", (folder / "README.md").read_text(encoding="utf-8"))
+    scripts = [path.name for path in folder.glob("*.py")]
+    assert [name for name in scripts if not any(fnmatch(name, each) for each in named)] == []
+    assert [each for each in named if not any(fnmatch(name, each) for name in scripts)] == []
 
 
 def test_scores_against_hmc_are_those_of_results():

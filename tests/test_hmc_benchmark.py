@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
 
 import hmc_benchmark  # noqa: E402
 import hmc_scores  # noqa: E402
+import hmc_small  # noqa: E402
 from atmc.engine.schedule import make_schedule  # noqa: E402
 from atmc.posterior.uncertainty import from_probs  # noqa: E402
 from atmc.recipe.validation import check_recipe  # noqa: E402
@@ -80,3 +82,25 @@ def test_a_row_stops_in_time_and_resumes(tmp_path: Path) -> None:
     assert all(0.05 < heat < 2.0 for heat in heats)  # momenta start at 0, and the run is short
     assert set(layers) == set(kept["tensors"])
     assert (kept["rms"].max(0) < 0.1 + 2 * kept["rms"].min(0)).all()  # each column is one tensor, in every sample
+
+
+def test_scores_of_the_small_posterior() -> None:
+    labels = torch.tensor([0, 1])
+    sure = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()
+    same = hmc_small.scores(torch.stack([sure, sure]), labels)
+    assert same["ambiguity"] == pytest.approx(0.0, abs=1e-6)
+    assert same["nll"] == pytest.approx(same["nll_alone"]) == pytest.approx(-math.log(0.72) / 2)
+    apart = hmc_small.scores(torch.stack([sure, sure.flip(1)]), labels)
+    assert apart["nll"] == pytest.approx(math.log(2), rel=1e-6)
+    # Two samples that mirror each other have a uniform geometric mean; K/(K − 1) is 2.
+    assert apart["ambiguity"] == pytest.approx(2 * (apart["nll_alone"] - math.log(2)), rel=1e-5)
+
+
+def test_a_row_of_the_small_posterior(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hmc_small, "ROWS", {"short": (0.05, 16, 0)})
+    monkeypatch.setattr(hmc_small, "UNITS", 3)
+    monkeypatch.setattr(hmc_small, "BURN_IN", 1)
+    row = hmc_small.chain("short")
+    assert (row["samples"], row["steps"], row["temperature"]) == (2, 60, 1.0)
+    assert row["overshoot"] == pytest.approx(row["curvature"] * 0.05**2)
+    assert all(math.isfinite(row[key]) for key in ("training_loss", "nll", "noise_temperature", "kinetic_temperature"))

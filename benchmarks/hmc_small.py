@@ -1,0 +1,146 @@
+"""What keeps a chain from the posterior of a ResNet-FRN: step size or mini-batches? A small one with a known answer.
+
+    python benchmarks/hmc_small.py --out results/hmc [--jobs 2] [--rows 'full-*' mini-0.002]
+
+ResNet-8-FRN of width 8 (20,146 parameters) on 800 digits of which a tenth have random labels; prior variance 1/5,
+T = 1, ATMC with D = 4.5, constant steps, no augmentation; 30 units of time, of which the last 20 give a sample each.
+Chains of all data are the answer: two step sizes have to agree. A row has the training loss and the NLL of a sample
+alone, both means over samples, the NLL of their average on the other 997 digits, their ambiguity (for any number of
+samples: K/(K − 1) times that of K), the largest curvature λ of N · mean nll, h²λ/m, which is 4 at the edge of
+stability, and the temperatures. Twenty minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import atmc
+from atmc.nn.measurements import norm, power_iteration
+
+TRAIN, VARIANCE, FRICTION = 800, 0.2, 4.5
+UNITS, BURN_IN = 30, 10  # of time; one sample after each
+# Name: step size, batch, noise_rank.
+ROWS: dict[str, tuple[float, int, int]] = {
+    "full-0.007": (0.007, TRAIN, 0),
+    "full-0.002": (0.002, TRAIN, 0),
+    "mini-0.007": (0.007, 16, 0),
+    "mini-0.002": (0.002, 16, 0),
+    "mini-0.0007": (0.0007, 16, 0),
+    "mini-0.002-noise16": (0.002, 16, 16),
+    "mini-0.002-noise64": (0.002, 16, 64),
+}
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """All 1,797 images, standardised and shuffled, a tenth of the labels drawn anew."""
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    order = torch.randperm(len(raw.data), generator=torch.Generator().manual_seed(0))
+    x = torch.tensor((raw.data - raw.data.mean()) / raw.data.std(), dtype=torch.float32)[order].view(-1, 1, 8, 8)
+    y, draw = torch.tensor(raw.target)[order], torch.Generator().manual_seed(5)
+    wrong = torch.rand(len(y), generator=draw) < 0.1
+    return x, torch.where(wrong, torch.randint(10, (len(y),), generator=draw), y)
+
+
+def chain(name: str, seed: int = 0) -> dict[str, Any]:
+    """Run one row."""
+    torch.set_num_threads(1)
+    step_size, batch, rank = ROWS[name]
+    x, y = digits()
+    train, labels, others, answers = x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:]
+    torch.manual_seed(seed)
+    model = atmc.nn.build("resnet-frn", depth=8, width=8, in_channels=1)
+    params = list(model.parameters())
+    options: dict[str, Any] = {"mass": 1.0, "friction": FRICTION, "momentum_init": "law", "noise_rank": rank}
+    sampler = atmc.ATMC(params, lr=step_size, seed=seed, **options)
+    potential = atmc.Potential(model, num_data=TRAIN, prior=atmc.priors.gaussian(math.sqrt(VARIANCE)), validate=False)
+    draw = torch.Generator().manual_seed(100 + seed)
+
+    def gradient() -> list[Tensor]:
+        some = torch.randint(TRAIN, (batch,), generator=draw) if batch < TRAIN else slice(TRAIN)
+        return list(torch.autograd.grad(potential(train[some], labels[some]), params))
+
+    def times(along: list[Tensor]) -> list[Tensor]:
+        whole = TRAIN * cross_entropy(model(train), labels)
+        slopes = torch.autograd.grad(whole, params, create_graph=True)
+        return list(torch.autograd.grad(sum((a * b).sum() for a, b in zip(slopes, along, strict=True)), params))
+
+    stiffest = [torch.randn(p.shape, generator=draw) for p in params]
+    every, found, predicted, began = round(1 / step_size), [], [], time.monotonic()
+    for step in range(1, UNITS * every + 1):
+        for p, g in zip(params, gradient(), strict=True):
+            p.grad = g
+        sampler.step()
+        if step % every or step <= BURN_IN * every:
+            continue
+        stiffest, image = power_iteration(times, stiffest, 10 if found else 30)
+        with torch.no_grad():
+            predicted.append(model(others).log_softmax(1))
+            found.append(
+                {
+                    "training_loss": float(cross_entropy(model(train), labels)),
+                    "curvature": norm(image),
+                    "kinetic_temperature": float(sampler.kinetic_temperature()),
+                }
+            )
+        if batch < TRAIN:
+            found[-1]["noise_temperature"] = float(sampler.noise_temperature(gradient(), gradient()))
+    row: dict[str, Any] = {"row": name, "seed": seed, "step_size": step_size, "batch": batch, "noise_rank": rank}
+    row |= {"temperature": 1.0, "augment": "none", "samples": len(found), "steps": UNITS * every}
+    row |= {key: sum(each[key] for each in found) / len(found) for key in found[0]}
+    losses = torch.tensor([each["training_loss"] for each in found])
+    row["training_loss_error"] = float(losses.std() / math.sqrt(len(losses)))
+    row["overshoot"] = row["curvature"] * step_size**2
+    return row | scores(torch.stack(predicted), answers) | {"seconds": time.monotonic() - began}
+
+
+def scores(predicted: Tensor, labels: Tensor) -> dict[str, float]:
+    """Of log-probabilities [samples, examples, classes]."""
+    count, at = len(predicted), torch.arange(len(labels))
+    alone = float(-predicted[:, at, labels].mean())
+    average = predicted.exp().mean(0).log()
+    geometric = float(-predicted.mean(0).log_softmax(1)[at, labels].mean())
+    return {
+        "nll_alone": alone,
+        "nll": float(-average[at, labels].mean()),
+        "error": float((average.argmax(1) != labels).double().mean()),
+        "ambiguity": (alone - geometric) * count / (count - 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--rows", nargs="*", default=["*"], help="names, or patterns of them")
+    options = parser.parse_args()
+    chosen = [name for name in ROWS if any(fnmatch.fnmatch(name, each) for each in options.rows)]
+    table = options.out / "small.json"
+    kept = {row["row"]: row for row in json.loads(table.read_text())} if table.exists() else {}
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for row in pool.map(chain, chosen):
+            kept[row["row"]] = row
+            table.write_text(json.dumps([kept[name] for name in ROWS if name in kept], indent=1) + "\n")
+            print(
+                f"{row['row']:20} loss {row['training_loss']:.4f} ± {row['training_loss_error']:.4f}  alone "
+                f"{row['nll_alone']:.4f}  average {row['nll']:.4f}  ambiguity {row['ambiguity']:.4f}  λ "
+                f"{row['curvature']:.3g}  h²λ {row['overshoot']:.3g}  noise T "
+                f"{row.get('noise_temperature', math.nan):.2f}  {row['seconds']:.0f} s",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
