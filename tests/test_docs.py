@@ -286,6 +286,9 @@ def test_scores_against_hmc_are_those_of_results():
     pairs = [f"{mine[k - 1]:.3f} against {theirs[k - 1]:.3f} after {k}" for k in (10, 20, other["samples"])]
     assert f"at equal gradients**: {pairs[0]} samples, {pairs[1]}, {pairs[2]}." in said
     assert f"Without the first fifth of the samples it is at {ours['validation']['later']['nll']:.3f}." in said
+    alone = ours["validation"]["singles"]["nll"]
+    words = "an NLL of {:.3f} on average from the 11th to the 20th and of {:.3f} among the last twenty"
+    assert words.format(statistics.mean(alone[10:20]), statistics.mean(alone[80:])) in said
 
 
 def test_times_and_accuracies_that_are_said_of_cifar10():
