@@ -79,6 +79,7 @@ def small() -> str:
     table = []
     for row in found:
         data = "all data" if row["batch"] >= 800 else f"batches of {row['batch']}"
+        data += " in epochs" if row.get("in_epochs") else ""
         hot = f"{row['noise_temperature']:.1f}" if "noise_temperature" in row else "–"
         loss = f"{row['training_loss']:.3f} ± {row['training_loss_error']:.3f}"
         numbers = [f"{row[key]:.3f}" for key in ("nll_alone", "nll", "ambiguity")]

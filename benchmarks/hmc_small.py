@@ -30,17 +30,19 @@ from atmc.nn.measurements import norm, power_iteration
 
 TRAIN, VARIANCE, FRICTION = 800, 0.2, 4.5
 UNITS, BURN_IN = 30, 10  # of time; one sample after each
-# Name: step size, batch, noise_rank.
-ROWS: dict[str, tuple[float, int, int]] = {
-    "full-0.007": (0.007, TRAIN, 0),
-    "full-0.002": (0.002, TRAIN, 0),
-    "mini-0.007": (0.007, 16, 0),
-    "mini-0.002": (0.002, 16, 0),
-    "mini-0.0007": (0.0007, 16, 0),
-    "mini-0.002-noise16": (0.002, 16, 16),
-    "mini-0.002-noise64": (0.002, 16, 64),
-    "mini-0.0007-noise16": (0.0007, 16, 16),
-    "batch64-0.007-noise16": (0.007, 64, 16),
+# Name: step size, batch, noise_rank, and whether examples are drawn without replacement, epoch by epoch.
+ROWS: dict[str, tuple[float, int, int, bool]] = {
+    "full-0.007": (0.007, TRAIN, 0, False),
+    "full-0.002": (0.002, TRAIN, 0, False),
+    "mini-0.007": (0.007, 16, 0, False),
+    "mini-0.002": (0.002, 16, 0, False),
+    "mini-0.0007": (0.0007, 16, 0, False),
+    "mini-0.002-noise16": (0.002, 16, 16, False),
+    "mini-0.002-noise64": (0.002, 16, 64, False),
+    "mini-0.0007-noise16": (0.0007, 16, 16, False),
+    "batch64-0.007-noise16": (0.007, 64, 16, False),
+    "epochs-0.002": (0.002, 16, 0, True),
+    "epochs-0.0007": (0.0007, 16, 0, True),
 }
 
 
@@ -59,7 +61,7 @@ def digits() -> tuple[Tensor, Tensor]:
 def chain(name: str, seed: int = 0) -> dict[str, Any]:
     """Run one row."""
     torch.set_num_threads(1)
-    step_size, batch, rank = ROWS[name]
+    step_size, batch, rank, epochs = ROWS[name]
     x, y = digits()
     train, labels, others, answers = x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:]
     torch.manual_seed(seed)
@@ -70,8 +72,14 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
     potential = atmc.Potential(model, num_data=TRAIN, prior=atmc.priors.gaussian(math.sqrt(VARIANCE)), validate=False)
     draw = torch.Generator().manual_seed(100 + seed)
 
-    def gradient() -> list[Tensor]:
-        some = torch.randint(TRAIN, (batch,), generator=draw) if batch < TRAIN else slice(TRAIN)
+    order: list[Tensor] = []  # what is left of an epoch
+
+    def gradient(in_epochs: bool = False) -> list[Tensor]:
+        if in_epochs:
+            order.extend(() if order else torch.randperm(TRAIN, generator=draw).split(batch))
+            some: Any = order.pop()
+        else:
+            some = torch.randint(TRAIN, (batch,), generator=draw) if batch < TRAIN else slice(TRAIN)
         return list(torch.autograd.grad(potential(train[some], labels[some]), params))
 
     def times(along: list[Tensor]) -> list[Tensor]:
@@ -82,7 +90,7 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
     stiffest = [torch.randn(p.shape, generator=draw) for p in params]
     every, found, predicted, began = round(1 / step_size), [], [], time.monotonic()
     for step in range(1, UNITS * every + 1):
-        for p, g in zip(params, gradient(), strict=True):
+        for p, g in zip(params, gradient(epochs), strict=True):
             p.grad = g
         sampler.step()
         if step % every or step <= BURN_IN * every:
@@ -100,6 +108,7 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
         if batch < TRAIN:
             found[-1]["noise_temperature"] = float(sampler.noise_temperature(gradient(), gradient()))
     row: dict[str, Any] = {"row": name, "seed": seed, "step_size": step_size, "batch": batch, "noise_rank": rank}
+    row["in_epochs"] = epochs
     row |= {"temperature": 1.0, "augment": "none", "samples": len(found), "steps": UNITS * every}
     row |= {key: sum(each[key] for each in found) / len(found) for key in found[0]}
     losses = torch.tensor([each["training_loss"] for each in found])

@@ -136,7 +136,7 @@ def calibrated(rows: Sequence[dict[str, Any]]) -> str:
         + [f"{row[key]:.3f}" for key in ("nll", "calibrated nll", "ece")]
         for row in rows
     ]
-    text = markdown(["made again", "seed", "accuracy %", "NLL", "calibrated NLL", "ECE"], cells)
+    text = markdown(["repeated", "seed", "accuracy %", "NLL", "calibrated NLL", "ECE"], cells)
     by = {name: [row for row in rows if row["row"] == name] for name in ("T = 0", "T = 0.3")}
     if not all(by.values()):
         return text
