@@ -19,7 +19,7 @@ import math
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,19 +30,34 @@ from atmc.nn.measurements import norm, power_iteration
 
 TRAIN, VARIANCE, FRICTION = 800, 0.2, 4.5
 UNITS, BURN_IN = 30, 10  # of time; one sample after each
-# Name: step size, batch, noise_rank, and whether examples are drawn without replacement, epoch by epoch.
-ROWS: dict[str, tuple[float, int, int, bool]] = {
-    "full-0.007": (0.007, TRAIN, 0, False),
-    "full-0.002": (0.002, TRAIN, 0, False),
-    "mini-0.007": (0.007, 16, 0, False),
-    "mini-0.002": (0.002, 16, 0, False),
-    "mini-0.0007": (0.0007, 16, 0, False),
-    "mini-0.002-noise16": (0.002, 16, 16, False),
-    "mini-0.002-noise64": (0.002, 16, 64, False),
-    "mini-0.0007-noise16": (0.0007, 16, 16, False),
-    "batch64-0.007-noise16": (0.007, 64, 16, False),
-    "epochs-0.002": (0.002, 16, 0, True),
-    "epochs-0.0007": (0.0007, 16, 0, True),
+
+
+class Row(NamedTuple):
+    """The settings of one chain."""
+
+    step_size: float
+    batch: int
+    noise_rank: int = 0
+    in_epochs: bool = False  # examples are drawn without replacement
+    noise_kronecker: bool = False
+
+
+ROWS: dict[str, Row] = {
+    "full-0.007": Row(0.007, TRAIN),
+    "full-0.002": Row(0.002, TRAIN),
+    "mini-0.007": Row(0.007, 16),
+    "mini-0.002": Row(0.002, 16),
+    "mini-0.0007": Row(0.0007, 16),
+    "mini-0.002-noise16": Row(0.002, 16, 16),
+    "mini-0.002-noise64": Row(0.002, 16, 64),
+    "mini-0.0007-noise16": Row(0.0007, 16, 16),
+    "batch64-0.007-noise16": Row(0.007, 64, 16),
+    "epochs-0.002": Row(0.002, 16, in_epochs=True),
+    "epochs-0.0007": Row(0.0007, 16, in_epochs=True),
+    "mini-0.007-kronecker16": Row(0.007, 16, 16, noise_kronecker=True),
+    "mini-0.002-kronecker16": Row(0.002, 16, 16, noise_kronecker=True),
+    "mini-0.0007-kronecker16": Row(0.0007, 16, 16, noise_kronecker=True),
+    "batch64-0.002-kronecker16": Row(0.002, 64, 16, noise_kronecker=True),
 }
 
 
@@ -61,13 +76,14 @@ def digits() -> tuple[Tensor, Tensor]:
 def chain(name: str, seed: int = 0) -> dict[str, Any]:
     """Run one row."""
     torch.set_num_threads(1)
-    step_size, batch, rank, epochs = ROWS[name]
+    step_size, batch, rank, in_epochs, kronecker = ROWS[name]
     x, y = digits()
     train, labels, others, answers = x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:]
     torch.manual_seed(seed)
     model = atmc.nn.build("resnet-frn", depth=8, width=8, in_channels=1)
     params = list(model.parameters())
     options: dict[str, Any] = {"mass": 1.0, "friction": FRICTION, "momentum_init": "law", "noise_rank": rank}
+    options["noise_kronecker"] = kronecker
     sampler = atmc.ATMC(params, lr=step_size, seed=seed, **options)
     potential = atmc.Potential(model, num_data=TRAIN, prior=atmc.priors.gaussian(math.sqrt(VARIANCE)), validate=False)
     draw = torch.Generator().manual_seed(100 + seed)
@@ -90,7 +106,7 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
     stiffest = [torch.randn(p.shape, generator=draw) for p in params]
     every, found, predicted, began = round(1 / step_size), [], [], time.monotonic()
     for step in range(1, UNITS * every + 1):
-        for p, g in zip(params, gradient(epochs), strict=True):
+        for p, g in zip(params, gradient(in_epochs), strict=True):
             p.grad = g
         sampler.step()
         if step % every or step <= BURN_IN * every:
@@ -108,7 +124,7 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
         if batch < TRAIN:
             found[-1]["noise_temperature"] = float(sampler.noise_temperature(gradient(), gradient()))
     row: dict[str, Any] = {"row": name, "seed": seed, "step_size": step_size, "batch": batch, "noise_rank": rank}
-    row["in_epochs"] = epochs
+    row |= {"in_epochs": in_epochs, "noise_kronecker": kronecker}
     row |= {"temperature": 1.0, "augment": "none", "samples": len(found), "steps": UNITS * every}
     row |= {key: sum(each[key] for each in found) / len(found) for key in found[0]}
     losses = torch.tensor([each["training_loss"] for each in found])

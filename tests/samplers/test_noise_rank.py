@@ -34,7 +34,11 @@ def walk(sampler: Any, params: list[torch.Tensor], first: int, steps: int) -> No
         sampler.step()
 
 
-@pytest.mark.parametrize("options", [{}, {"speed_limit": 0.7}, {"mass": [1.0, 2.0, 3.0]}], ids=["", "limit", "masses"])
+KRONECKER = {"noise_kronecker": True}
+CASES = [{}, {"speed_limit": 0.7}, {"mass": [1.0, 2.0, 3.0]}, KRONECKER, KRONECKER | {"mass": [1.0, 2.0, 3.0]}]
+
+
+@pytest.mark.parametrize("options", CASES, ids=["", "limit", "masses", "kronecker", "kronecker, masses"])
 def test_backends_agree(options: dict[str, Any]) -> None:
     found = []
     for backend in ("single", "foreach", "fused"):
@@ -64,13 +68,15 @@ def test_it_cools_the_directions_of_the_noise() -> None:
     assert found[1] > 3 * found[0]
 
 
+@pytest.mark.parametrize("kronecker", [False, True])
 @pytest.mark.parametrize("stop", [5, 16, 37])
-def test_a_state_resumes_exactly(stop: int) -> None:
-    whole, expected = made(None)
+def test_a_state_resumes_exactly(stop: int, kronecker: bool) -> None:
+    options = {"noise_kronecker": kronecker}
+    whole, expected = made(None, **options)
     walk(whole, expected, 0, 60)
-    first, half = made(None)
+    first, half = made(None, **options)
     walk(first, half, 0, stop)
-    again, params = made(None)
+    again, params = made(None, **options)
     with torch.no_grad():
         for p, q in zip(params, half, strict=True):
             p.copy_(q)
@@ -79,8 +85,9 @@ def test_a_state_resumes_exactly(stop: int) -> None:
     assert all(torch.equal(p, q) for p, q in zip(params, expected, strict=True))
 
 
-def test_a_copy_goes_its_own_way() -> None:
-    sampler, params = made(None)
+@pytest.mark.parametrize("kronecker", [False, True])
+def test_a_copy_goes_its_own_way(kronecker: bool) -> None:
+    sampler, params = made(None, noise_kronecker=kronecker)
     walk(sampler, params, 0, 20)
     both = copy.deepcopy((sampler, params))
     walk(sampler, params, 20, 20)
@@ -112,17 +119,18 @@ def test_the_best_factor_is_kept(device: str, rank: int, mass: Any) -> None:
     assert torch.equal(rows[:rank], kept)
 
 
+@pytest.mark.parametrize("kronecker", [False, True])
 @pytest.mark.parametrize("device", [GPU])
-def test_on_a_gpu_it_is_the_same_also_captured(device: str) -> None:
+def test_on_a_gpu_it_is_the_same_also_captured(device: str, kronecker: bool) -> None:
     """Eager and captured steps on a GPU against the CPU; between replays the noise is learned by hand."""
-    own, expected = made(None, dtype=torch.float32)
+    own, expected = made(None, dtype=torch.float32, noise_kronecker=kronecker)
     walk(own, expected, 0, 48)
-    eager, params = made(None, device, torch.float32)
+    eager, params = made(None, device, torch.float32, noise_kronecker=kronecker)
     walk(eager, params, 0, 48)
     for p, q in zip(params, expected, strict=True):
         torch.testing.assert_close(p.cpu(), q, rtol=2e-3, atol=2e-3)
     lr = torch.tensor(0.05, device=device)
-    captured, moved = made(None, device, torch.float32, reference_lr=0.05)
+    captured, moved = made(None, device, torch.float32, reference_lr=0.05, noise_kronecker=kronecker)
     captured.param_groups[0]["lr"] = lr
     for p in moved:
         p.grad = torch.zeros_like(p)
@@ -192,6 +200,19 @@ def test_what_does_not_fit_is_refused() -> None:
         atmc.SGLD([p], lr=1e-3, noise_rank=2)
     with pytest.raises(ValueError, match="noise_rank must be a whole number, at least 0"):
         atmc.ATMC([p], lr=1e-3, noise_rank=-1)
+    with pytest.raises(ValueError, match="noise_kronecker is for what noise_rank leaves out: set noise_rank as well"):
+        atmc.ATMC([p], lr=1e-3, noise_kronecker=True)
+    with pytest.raises(TypeError, match="noise_kronecker must be True or False, not 3"):
+        atmc.ATMC([p], lr=1e-3, noise_rank=2, noise_kronecker=3)  # type: ignore[arg-type]
+    with_it, without = atmc.ATMC([p], lr=1e-3, noise_rank=2, noise_kronecker=True), atmc.ATMC([q], noise_rank=2)
+    with pytest.raises(ValueError, match="it was taken with noise_kronecker, or of other parameters"):
+        without.load_state_dict(with_it.state_dict())
+    with pytest.raises(ValueError, match="it was taken without noise_kronecker"):
+        with_it.load_state_dict(without.state_dict())
+    broken = with_it.state_dict()
+    broken["sampler"]["kronecker"][1][0] = float("nan")
+    with pytest.raises(ValueError, match="noise_kronecker of this state is not finite"):
+        with_it.load_state_dict(broken)
     p.grad = q.grad = torch.zeros(3)
     with pytest.raises(ValueError, match="integrator='leapfrog'"):
         atmc.ATMC([p], lr=1e-3, noise_rank=2, integrator="strang").step()

@@ -49,12 +49,14 @@ def check_steps(device: str) -> None:
         ("ATMC", {"mass": masses, "noise_rank": 9}),
         ("SGNHT", {}),
         ("SGHMC", {"temperature": 0.5}),
+        ("ATMC", {"noise_kronecker": True}),
+        ("ATMC", {"mass": masses, "speed_limit": 0.7, "noise_kronecker": True}),
     ]
     for kind, options in cases:
         ours, mine = made(device, "fused", kind, **options)
         other, theirs = made(device, "single", kind, **options)
-        walk(ours, mine, 20)
-        walk(other, theirs, 20)
+        walk(ours, mine, 40)
+        walk(other, theirs, 40)
         assert "fused" in ours._shards[0].scratch
         assert "own readings" in other._shards[0].scratch
         for p, q in zip(mine, theirs, strict=True):

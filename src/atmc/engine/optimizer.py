@@ -69,7 +69,8 @@ def _sampler(
     kind: Any = samplers.SAMPLERS[section.name]
     options |= {key: getattr(section, key) for key in kind.recipe_keys}
     if kind.has_momentum:
-        options |= {key: getattr(section, key) for key in ("integrator", "momentum_init", "noise_rank")}
+        kept = "integrator", "momentum_init", "noise_rank", "noise_kronecker"
+        options |= {key: getattr(section, key) for key in kept}
     if kind.has_thermostat:
         options |= {"inertia": section.inertia, "thermostat_init": section.thermostat_init}
         options["reference_lr"] = "lr" if section.thermostat_follows_step else None

@@ -16,7 +16,7 @@ _DEFAULTS = flat(Recipe())
 # Options of a sampler or network that have a key of their own, or that follow from the rest of the run.
 _OWN_KEY = {
     "sampler": "lr temperature mass friction speed_limit inertia thermostat thermostat_init momentum_init integrator "
-    "preconditioner noise_rank",
+    "preconditioner noise_rank noise_kronecker",
     "model": "depth width norm",
 }
 _GIVEN = {
@@ -123,6 +123,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
         "noise_rank",
     ):
         yield f"sampler.{key}", kinetic, with_name, ""
+    yield "sampler.noise_kronecker", section.noise_rank > 0, "sampler.noise_rank = 0", "set sampler.noise_rank"
     yield "sampler.momentum", kinetic or sgd, with_name, ""
     limited = section.max_speed is not None or section.speed_limit is not None
     frozen = section.integrator.endswith("-frozen")

@@ -57,6 +57,8 @@ class ATMC(KineticSampler):
             mini-batch noise is correlated between parameters (`noise_friction`). Draw the examples of each mini-batch
             independently of the others with it, and use one lr, temperature, friction and speed limit for all groups.
             Adds k + 17 numbers per parameter, and no gradient. 0 (default): thermostats alone.
+        noise_kronecker: friction for the rest of the noise too, with a model of full rank for each tensor
+            (`noise_kronecker.py`). Adds k + 1 numbers per parameter, and matrices of the size of each tensor's sides.
         nonfinite: what a NaN or infinite gradient does. "raise" stops before anything has moved (default on a CPU; on
             CUDA it synchronises). "skip" leaves the step out on the device without synchronising and lets
             `sampler.check()` tell (default on CUDA). "ignore" does not look.

@@ -175,8 +175,13 @@ def fused(sampler: Sampler, shard: Shard, grads: list[Tensor | None], measure: b
     }
     factor, along = empty, empty
     if sampler.noise_rank:
-        noise = sampler._key, shard.number, plan.count
-        factor, along = noise_triton.along(shard, (*state, plan.bad.step), noise, **options)
+        noise, before = (sampler._key, shard.number, plan.count), (*state, plan.bad.step)
+        kronecker, group = sampler._kronecker, shard.groups[0]
+        factor, along, options["RANK"] = (
+            noise_triton.along(shard, before, noise, **options)
+            if kronecker is None
+            else noise_triton.friction(kronecker, group, shard, before, noise, **options)
+        )
     kernels.step_kernel[(plan.count,)](
         *state,
         plan.ticket,

@@ -16,6 +16,8 @@ so it is one correction of low rank. It is put into the gradient, and the backen
 hyperbolic K the velocity K'(p) takes the place of p/m. ρ = tanh(Dh/2) is the sampler's least friction, exact where
 thermostats are below D.
 
+`noise_kronecker.py` adds what lies within each tensor beyond these rows.
+
 B comes from differences of the gradients of consecutive steps, so it costs no gradient. It must not know the step's own
 mini-batch, or steps would be shorter for examples with large gradients: new differences are taken in after the step.
 And mini-batches must be drawn independently: in a permuted epoch their noise adds up to zero, and the friction would
@@ -86,13 +88,17 @@ def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: boo
     eta = backends.full_noise(sampler, shard)[0]
     plain = p + p * own.decay_minus_one - flat * half + eta * sqrt(own.variance)
     moving = (p * r + plain * slowing(plain, inverse_scale)) / mass
-    strength, drag = _strength(lr, temperature), _tanh(lr * (0.5 * friction))
-    along = (factor @ moving).double() * strength / (scale_of(shard, sampler.noise_rank) * strength + (drag + 1.0))
+    strength, drag = strengths(group)
+    if sampler._kronecker is None:
+        along = (factor @ moving).double() * strength / (scale_of(shard, sampler.noise_rank) * strength + (drag + 1.0))
+        taken = factor.T @ along.to(shard.dtype)
+    else:
+        taken = sampler._kronecker.friction(shard, moving, strength, drag)
     difference = torch.sub(flat, last).mul_(math.sqrt(0.5))
     new = torch.where(shard.step > 0, difference, torch.zeros_like(difference))  # the first step has none
     fresh.index_copy_(0, torch.remainder(shard.step, EVERY).reshape(1), new[None])
     last.copy_(flat)
-    flat.mul_(half).add_(factor.T @ along.to(shard.dtype)).div_(own.kick)
+    flat.mul_(half).add_(taken).div_(own.kick)
 
 
 def update(sampler: Any, steps: int) -> None:
@@ -103,6 +109,8 @@ def update(sampler: Any, steps: int) -> None:
     are found on the host.
     """
     memory = max(LEAST, PER_ROW * sampler.noise_rank)
+    if sampler._kronecker is not None:
+        sampler._kronecker.learn(sampler._shards[0], sampler.noise_rank)
     share = max(-math.expm1(-EVERY / memory), EVERY / max(steps, EVERY))
     for shard in sampler._shards:
         rows = rows_of(shard, sampler.noise_rank)
@@ -113,6 +121,14 @@ def update(sampler: Any, steps: int) -> None:
             best = torch.linalg.eigh(gram).eigenvectors[:, -sampler.noise_rank :]
             factor.copy_(best.T.to(both) @ both)
         derive(shard, sampler.noise_rank)
+    if sampler._kronecker is not None:
+        sampler._kronecker.derive(sampler._shards[0], sampler.noise_rank, *strengths(sampler.param_groups[0]))
+
+
+def strengths(group: dict[str, Any]) -> tuple[Any, Any]:
+    """h²/4T, which makes a covariance of the noise a friction, and ρ of the sampler's least friction."""
+    lr = group["lr"]
+    return _strength(lr, group["temperature"]), _tanh(lr * (0.5 * least_friction(group)))
 
 
 def _strength(lr: Any, temperature: Any) -> Any:

@@ -70,6 +70,7 @@ def moving_kernel(
     bad_step,
     rows,
     sums,
+    velocity,
     key,
     shard,
     count,
@@ -81,6 +82,7 @@ def moving_kernel(
     RANK: tl.constexpr,
     EVERY: tl.constexpr,
     GROUP: tl.constexpr,
+    KEEP: tl.constexpr,
     CHECKED: tl.constexpr,
     DTYPE: tl.constexpr,
     STATE: tl.constexpr,
@@ -88,6 +90,8 @@ def moving_kernel(
     BLOCK: tl.constexpr,
 ):
     """Each block's part of B (K'(p) + K'(p₀)) in `sums` [RANK, count]; keeps the difference of the gradients.
+
+    KEEP: K'(p) + K'(p₀) itself in `velocity` instead, laid out like the momenta.
 
     `rows` [RANK + EVERY + 1, length] are B, the differences not taken in yet, and the last gradient.
     """
@@ -130,16 +134,23 @@ def moving_kernel(
     v3 = _quarter(a3, i3, n3, grad_ptr, p, xi, each, fresh, last, begun, h, T, mass, scale, D, quiet_noise, weight,
                   KIND, HYPERBOLIC, SHARED, HAS_MASS, STATE)
     # fmt: on
-    factor = rows + offset
-    for first in range(0, RANK, GROUP):
-        row = first + tl.arange(0, GROUP)
-        known = (row < RANK)[:, None]
-        at = factor + row.to(tl.int64)[:, None] * long
-        total = tl.load(at + a0[None, :], mask=known & i0[None, :], other=0.0) * v0[None, :]
-        total += tl.load(at + a1[None, :], mask=known & i1[None, :], other=0.0) * v1[None, :]
-        total += tl.load(at + a2[None, :], mask=known & i2[None, :], other=0.0) * v2[None, :]
-        total += tl.load(at + a3[None, :], mask=known & i3[None, :], other=0.0) * v3[None, :]
-        tl.store(sums + row.to(tl.int64) * count + block, tl.sum(total, 1), mask=row < RANK)
+    if KEEP:
+        kept = velocity + offset
+        tl.store(kept + a0, v0, mask=i0)
+        tl.store(kept + a1, v1, mask=i1)
+        tl.store(kept + a2, v2, mask=i2)
+        tl.store(kept + a3, v3, mask=i3)
+    else:
+        factor = rows + offset
+        for first in range(0, RANK, GROUP):
+            row = first + tl.arange(0, GROUP)
+            known = (row < RANK)[:, None]
+            at = factor + row.to(tl.int64)[:, None] * long
+            total = tl.load(at + a0[None, :], mask=known & i0[None, :], other=0.0) * v0[None, :]
+            total += tl.load(at + a1[None, :], mask=known & i1[None, :], other=0.0) * v1[None, :]
+            total += tl.load(at + a2[None, :], mask=known & i2[None, :], other=0.0) * v2[None, :]
+            total += tl.load(at + a3[None, :], mask=known & i3[None, :], other=0.0) * v3[None, :]
+            tl.store(sums + row.to(tl.int64) * count + block, tl.sum(total, 1), mask=row < RANK)
 
 
 @triton.jit

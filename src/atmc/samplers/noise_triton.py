@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from atmc.samplers.flat_state import Shard
-from atmc.samplers.noise_rows import EVERY, rows_of, scale_of
+from atmc.samplers.noise_friction import strengths
+from atmc.samplers.noise_kronecker import KroneckerNoise
+from atmc.samplers.noise_rows import EVERY, buffer, rows_of, scale_of
 
 try:
     from atmc.samplers import noise_kernels as kernels
@@ -23,10 +25,13 @@ except ImportError:  # no Triton on this machine: PyTorch's operations serve
 GROUP = 8  # rows of B that a block multiplies at once
 
 
-def along(shard: Shard, state: tuple[Any, ...], noise: tuple[int, int, int], **options: Any) -> tuple[Tensor, Tensor]:
-    """B, and how much of each of its rows the fused step is to take off the momentum.
+def along(
+    shard: Shard, state: tuple[Any, ...], noise: tuple[int, int, int], **options: Any
+) -> tuple[Tensor, Tensor, int]:
+    """Rows, how much of each the fused step is to take off the momentum, and their number.
 
-    `state` and `options` are those of the step's own kernel, and `noise` its key, shard and number of blocks.
+    `state` and `options` are those of the step's own kernel, and `noise` its key, shard and number of blocks. The rows
+    are those of B.
     """
     rank, count = options["RANK"], noise[2]
     if "noise sums" not in shard.scratch:
@@ -34,7 +39,24 @@ def along(shard: Shard, state: tuple[Any, ...], noise: tuple[int, int, int], **o
         shard.scratch["noise sums"] = sums, sums.new_zeros(-(-rank // 4) * 4)
     sums, found = shard.scratch["noise sums"]
     rows = rows_of(shard, rank)
-    kernels.moving_kernel[(count,)](*state, rows, sums, *noise, shard.total, EVERY=EVERY, GROUP=GROUP, **options)
+    places = rows, sums, sums, *noise, shard.total
+    kernels.moving_kernel[(count,)](*state, *places, EVERY=EVERY, GROUP=GROUP, KEEP=False, **options)
     scale = scale_of(shard, rank)
     kernels.along_kernel[(rank,)](*state[1:3], sums, scale, found, COUNT=count, STATE=options["STATE"], WIDE=1024)
-    return rows, found
+    return rows, found, rank
+
+
+def friction(
+    kronecker: KroneckerNoise, group: dict[str, Any], shard: Shard, state: tuple[Any, ...], noise: Any, **options: Any
+) -> tuple[Tensor, Tensor, int]:
+    """The same with `noise_kronecker`: all of the friction is one row, made of K'(p) + K'(p₀) by PyTorch."""
+    velocity = buffer(shard, "noise velocity")
+    rows = rows_of(shard, options["RANK"])
+    places = rows, velocity, velocity, *noise, shard.total
+    kernels.moving_kernel[(noise[2],)](*state, *places, EVERY=EVERY, GROUP=GROUP, KEEP=True, **options)
+    if "noise row" not in shard.scratch:  # the step reads four rows at once, and multiplies the last three with 0
+        four = torch.zeros(4, shard.total, device=shard.device, dtype=shard.dtype)
+        shard.scratch["noise row"] = four, torch.tensor([1.0, 0.0, 0.0, 0.0], device="cpu").to(four)
+    row, one = shard.scratch["noise row"]
+    row[0].copy_(kronecker.friction(shard, velocity, *strengths(group)))
+    return row, one, 1

@@ -31,6 +31,7 @@ from atmc.samplers.checks import (
 )
 from atmc.samplers.flat_state import Shard, Slots, build_shard, view_like
 from atmc.samplers.kinetic_energy import light_inertia, sample_momentum
+from atmc.samplers.noise_kronecker import KroneckerNoise
 from atmc.samplers.noise_temperature import Gradients
 from atmc.samplers.random_stream import init_generator, stream_key
 from atmc.samplers.readings import Readings, read
@@ -47,6 +48,7 @@ class Options(TypedDict, total=False):
     measure_every: int
     nonfinite: Literal["raise", "skip", "ignore"] | None
     noise_rank: int
+    noise_kronecker: bool
 
 
 class Sampler(Optimizer):
@@ -77,6 +79,7 @@ class Sampler(Optimizer):
         measure_every: int = 10,
         nonfinite: str | None = None,
         noise_rank: int = 0,
+        noise_kronecker: bool = False,
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown, Options.__annotations__)
@@ -91,6 +94,14 @@ class Sampler(Optimizer):
             if not self.has_momentum:
                 raise ValueError(f"noise_rank is for samplers with momentum, not for {type(self).__name__}")
             self.slots = (*self.slots, *noise_rows.slots(self.noise_rank))
+        if not isinstance(noise_kronecker, bool):
+            raise TypeError(f"noise_kronecker must be True or False, not {noise_kronecker!r}")
+        if noise_kronecker and not self.noise_rank:
+            raise ValueError(
+                "noise_kronecker is for what noise_rank leaves out: set noise_rank as well, for example to 16"
+            )
+        self.noise_kronecker = noise_kronecker
+        self._kronecker: KroneckerNoise | None = None
         self._key = stream_key(self.seed)
         self._calls = 0
         self._skipped: str | None = None
@@ -181,6 +192,8 @@ class Sampler(Optimizer):
                 source = self._shards[0] if any("thermostat" in own for own in kept.values()) else shards[0]
                 for shard in shards:
                     shard.flat["thermostat"].copy_(source.flat["thermostat"])
+        if self.noise_kronecker and len(shards) == 1:
+            self._kronecker = KroneckerNoise(shards[0], self.noise_rank).taking_over(self._kronecker)
         self._shards = shards
         for shard in shards:
             self._link(shard)

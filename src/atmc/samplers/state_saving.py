@@ -31,6 +31,7 @@ class Checked:
     calls: int
     step: int
     last_lr: list[float]
+    kronecker: list[Tensor]  # what is known of the noise within tensors
 
 
 def pack(sampler: Sampler, packed: dict[str, Any]) -> dict[str, Any]:
@@ -50,6 +51,7 @@ def pack(sampler: Sampler, packed: dict[str, Any]) -> dict[str, Any]:
         "step": sampler._shards[0].step.clone(),
         "last_lr": [last.clone() for last in sampler._last_lr],
         "readings": torch.stack([rows[p] for p in _parameters(sampler)]),
+        "kronecker": [t.clone() for t in _kronecker(sampler)],
     }
     return packed
 
@@ -88,6 +90,7 @@ def check(sampler: Sampler, state_dict: dict[str, Any]) -> Checked:
         calls=whole("calls of this state", extra["calls"], least=0),
         step=step,
         last_lr=_check_last_lr(sampler, extra["last_lr"]),
+        kronecker=_check_kronecker(sampler, extra.get("kronecker", [])),
     )
 
 
@@ -171,6 +174,24 @@ def _check_last_lr(sampler: Sampler, last_lr: Any) -> list[float]:
     return [plain_number("last_lr of this state", _scalar(v), wanted, lambda x: 0.0 <= x < math.inf) for v in last_lr]
 
 
+def _kronecker(sampler: Sampler) -> list[Tensor]:
+    return [] if sampler._kronecker is None else list(sampler._kronecker.tensors())
+
+
+def _check_kronecker(sampler: Sampler, given: Any) -> list[Tensor]:
+    """What `noise_kronecker` has learned; older states, and those of other samplers, have none."""
+    own = _kronecker(sampler)
+    shapes = [list(t.shape) for t in given] if isinstance(given, (list, tuple)) else None
+    if shapes != [list(t.shape) for t in own]:
+        raise ValueError(
+            "noise_kronecker of this state does not fit the sampler: it was taken "
+            f"{'with' if given else 'without'} noise_kronecker, or of other parameters"
+        )
+    if False in _together([t.isfinite().all() for t in given] or [torch.tensor(True)]):
+        raise ValueError("noise_kronecker of this state is not finite")
+    return list(given)
+
+
 def tensor_settings(sampler: Sampler) -> list[dict[str, Tensor]]:
     """The learning rates and temperatures that are tensors: a captured graph reads them where they are."""
     keys = ("lr", "temperature")
@@ -201,6 +222,8 @@ def restore(sampler: Sampler, checked: Checked, held: list[dict[str, Tensor]]) -
             sampler.state[p][slot].copy_(checked.slots[0][slot] if shared else value)
     for last, lr in zip(sampler._last_lr, checked.last_lr, strict=True):
         last.fill_(lr)
+    for mine, kept in zip(_kronecker(sampler), checked.kronecker, strict=True):
+        mine.copy_(kept)
     for name, option in checked.options.items():
         setattr(sampler, name, option)
     sampler.seed = checked.seed

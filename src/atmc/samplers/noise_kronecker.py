@@ -1,0 +1,172 @@
+"""Friction along the gradient noise within each tensor: what a few directions across all parameters leave out.
+
+`noise_friction.py` knows the noise's covariance V along `rank` directions. Here the rest of V has a model of full rank,
+tensor by tensor. A tensor of the shape [a, ...] is a matrix with a rows, and its noise is taken as uncorrelated in the
+basis of the eigenvectors of E[d dᵀ] and E[dᵀ d], where d is a difference of two gradients without its part along the
+rows B. This is the basis of Shampoo and SOAP, put to another use. Where V is not of this form, its elements there are
+still right on average, and thermostats take care of the others.
+
+In units of √m, with Q that rotation, v̂ = Qᵀ√m (K'(p) + K'(p₀)), V̂ the variances, B̂ = QᵀB/√m, c = h²/4T, and
+w = 1/(1 + ρ + c V̂), the momentum step of `noise_friction.py` is p' = p₀ − √m Q(c V̂ w v̂ + w B̂' K B̂ (1 + ρ) w v̂),
+with K = c (I + c B̂ w B̂')⁻¹. K is renewed with V̂ and B̂; in between it lags behind a step size that changes.
+
+Differences of the last steps alone are used, as for B: no gradient more, and none of the step's own mini-batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atmc.samplers.flat_state import Shard, dense
+from atmc.samplers.noise_rows import EVERY, buffer, mass_of, rows_of, scale_of
+
+MEMORY = 400  # steps that variances and factors remember
+LARGEST = 1024  # a side that is longer keeps its own basis: eigenvectors would take longer than they are worth
+FULL = 64  # updates between two changes of the basis; before that, after 1, 2, 4, … of them
+
+
+@dataclass
+class Group:
+    """All tensors that are matrices of one size; [count, rows, columns] of them lie together."""
+
+    begin: int
+    shape: tuple[int, int, int]
+    factors: list[Tensor]  # means of d dᵀ and dᵀ d; empty for a side that keeps its basis
+    bases: list[Tensor]  # their eigenvectors, in columns
+
+    @property
+    def end(self) -> int:
+        return self.begin + math.prod(self.shape)
+
+    def of(self, grouped: Tensor) -> Tensor:
+        """Its part of a vector (or of a stack of them) as [..., count, rows, columns]."""
+        return grouped[..., self.begin : self.end].view(*grouped.shape[:-1], *self.shape)
+
+
+class KroneckerNoise:
+    """What is known of the noise within the tensors of one shard."""
+
+    def __init__(self, shard: Shard, rank: int) -> None:
+        self.updates = torch.zeros((), dtype=torch.int64)  # on the host
+        by_size: dict[tuple[int, int], list[int]] = {}
+        for index, p in enumerate(shard.params):
+            by_size.setdefault(_matrix(p), []).append(index)
+        self.groups: list[Group] = []
+        places, begin = [], 0
+        options: dict[str, Any] = {"dtype": shard.dtype, "device": shard.device}
+        for (rows, columns), members in by_size.items():
+            shape = len(members), rows, columns
+            sides = [side if 1 < side <= LARGEST else 0 for side in (rows, columns)]
+            factors = [torch.zeros(len(members), side, side, **options) for side in sides]
+            bases = [torch.eye(side, **options).expand(len(members), -1, -1).clone() for side in sides]
+            self.groups.append(Group(begin, shape, factors, bases))
+            places += [torch.arange(shard.offsets[i], shard.offsets[i] + rows * columns, device="cpu") for i in members]
+            begin += math.prod(shape)
+        self.place = torch.cat(places).to(shard.device)  # of each grouped element in the flat buffers
+        self.variance = torch.zeros(begin, **options)
+        self.rows = torch.zeros(rank, begin, **options)
+        self.inner = torch.zeros(rank, rank, **{**options, "dtype": torch.float64})
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that a state has to carry along, in a fixed order."""
+        yield from (self.updates, self.variance, self.rows, self.inner)
+        for group in self.groups:
+            yield from (*group.factors, *group.bases)
+
+    def taking_over(self, known: KroneckerNoise | None) -> KroneckerNoise:
+        """Itself, with what another one knew of the same parameters, as after a move to another device."""
+        if known is not None and [t.shape for t in known.tensors()] == [t.shape for t in self.tensors()]:
+            for mine, theirs in zip(self.tensors(), known.tensors(), strict=True):
+                mine.copy_(theirs)
+        return self
+
+    # -- in the step ---------------------------------------------------------------------------------------------------
+
+    def friction(self, shard: Shard, velocity: Tensor, strength: Any, drag: Any) -> Tensor:
+        """What is taken off the momentum, from the flat K'(p) + K'(p₀); `strength` is h²/4T, `drag` is ρ."""
+        root = self._root_mass(shard)
+        moving = self._rotate(velocity[self.place] * root)
+        noise = self.variance * strength
+        slow = 1.0 / (noise + (drag + 1.0))
+        left = moving * slow * (drag + 1.0)  # what the friction within tensors leaves
+        along = self.inner @ (self.rows @ left).double()
+        taken = slow * (noise * moving + self.rows.T @ along.to(shard.dtype))
+        flat = buffer(shard, "noise friction")
+        return flat.index_copy_(0, self.place, (self._rotate(taken, back=True) * root).to(shard.dtype))
+
+    def _rotate(self, grouped: Tensor, back: bool = False) -> Tensor:
+        parts = []
+        for group in self.groups:
+            x = group.of(grouped)
+            left, right = group.bases
+            if left.shape[-1]:
+                x = (left if back else left.mT) @ x
+            if right.shape[-1]:
+                x = x @ (right.mT if back else right)
+            parts.append(x.flatten(-3))
+        return torch.cat(parts, -1)
+
+    def _root_mass(self, shard: Shard) -> Any:
+        mass = mass_of(shard)
+        if not isinstance(mass, Tensor):
+            return math.sqrt(mass)
+        return mass[self.place].sqrt()
+
+    # -- between steps -------------------------------------------------------------------------------------------------
+
+    def learn(self, shard: Shard, rank: int) -> None:
+        """Take in the last EVERY differences without their part along B; to be called before B is renewed."""
+        rows, root = rows_of(shard, rank)[:, self.place] / self._root_mass(shard), scale_of(shard, rank)
+        factor, fresh = rows[:rank], rows[rank:-1]
+        inverse = torch.where(root > 0, 1.0 / root, torch.zeros_like(root)).to(shard.dtype)
+        rest = fresh - (fresh @ factor.T * inverse) @ factor
+        if not bool(rest.isfinite().all()):  # the chain diverges, which is told elsewhere
+            return
+        count = int(self.updates) + 1
+        self.updates.fill_(count)
+        share = max(-math.expm1(-EVERY / MEMORY), 1.0 / count)
+        for group in self.groups:
+            d = group.of(rest)
+            for side, mean in enumerate(group.factors):
+                if mean.numel():
+                    x = (d if side == 0 else d.mT).permute(1, 2, 0, 3).flatten(2)
+                    mean.lerp_(x @ x.mT / EVERY, share)
+        if count % FULL == 0 or (count < FULL and count & (count - 1) == 0):
+            self._turn()
+        self.variance.lerp_(self._rotate(rest).square().mean(0), share)
+
+    def _turn(self) -> None:
+        """Turn the basis to the eigenvectors of the factors, and take the variances along."""
+        for group in self.groups:
+            own = group.of(self.variance)
+            moved = own
+            for side, (mean, basis) in enumerate(zip(group.factors, group.bases, strict=True)):
+                if mean.numel():
+                    new = torch.linalg.eigh(mean).eigenvectors
+                    weights = (new.mT @ basis).square()
+                    moved = weights @ moved if side == 0 else moved @ weights.mT
+                    basis.copy_(new)
+            own.copy_(moved)
+
+    def derive(self, shard: Shard, rank: int, strength: Any, drag: Any) -> None:
+        """Bring what follows from B and the variances up to date, where a captured graph looks for it."""
+        rows = rows_of(shard, rank)[:rank, self.place] / self._root_mass(shard)
+        self.rows.copy_(self._rotate(rows))
+        wide = self.rows.double()
+        slow = 1.0 / (self.variance.double() * strength + (drag + 1.0))
+        eye = torch.eye(rank, dtype=torch.float64, device=wide.device)
+        self.inner.copy_(torch.linalg.inv(eye + (wide * slow) @ wide.T * strength) * strength)
+
+
+def _matrix(p: Tensor) -> tuple[int, int]:
+    """(rows, columns) of a parameter in the order of its memory, its slowest dimension in the rows."""
+    if p.ndim < 2 or not p.numel():
+        return p.numel(), 1
+    slowest = max(range(p.ndim), key=lambda i: p.stride(i)) if dense(p) else 0
+    return p.shape[slowest], p.numel() // p.shape[slowest]
