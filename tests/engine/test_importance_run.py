@@ -64,7 +64,7 @@ def test_a_step_has_the_weighted_gradient_and_notes_sizes(drawn: Any, monkeypatc
     assert float(chain.losses[number % len(chain.losses)]) == pytest.approx(float(nll.detach()), rel=1e-5)
 
 
-def test_the_noise_reading_sees_the_scores_and_leaves_them(drawn: Any) -> None:
+def test_the_noise_reading_sees_the_scores_and_leaves_them(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = chain_of(drawn)
     while chain.done < 12:
         chain.advance(4)
@@ -72,7 +72,17 @@ def test_the_noise_reading_sees_the_scores_and_leaves_them(drawn: Any) -> None:
     assert chain.reader.batches.scores is chain.feed.scores
     assert chain.feed.scores is not None
     before = chain.feed.scores.clone()
+    used: list[torch.Tensor] = []
+    look = chain._step.gradient_on
+
+    def spy(x: Any, y: Any, weights: Any = None) -> Any:
+        used.append(weights)
+        return look(x, y, weights)
+
+    monkeypatch.setattr(chain._step, "gradient_on", spy)
     chain.reader.read(chain._step, chain.done)
+    assert len(used) == noise_reading.GRADIENTS
+    assert all(weights is not None and weights.std() > 0 for weights in used)
     assert torch.equal(chain.feed.scores, before)
     assert (before >= 0).sum() > 60
 
