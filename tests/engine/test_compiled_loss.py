@@ -53,6 +53,16 @@ def test_the_same_loss_and_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     got = torch.autograd.grad(loss(x, y), list(model.parameters()))
     torch.testing.assert_close(got, torch.autograd.grad(loss.plain(x, y), list(model.parameters())))
 
+    weights = torch.rand(8)  # as of a batch drawn by importance
+    drawn = BatchLoss(target(model), None, True)
+    drawn.compile(x, y, list(model.parameters()), weights)
+    assert drawn._run_weighted != drawn.plain_weighted
+    (value, outputs), (wanted, plain) = drawn.weighted(x, y, weights), drawn.plain_weighted(x, y, weights)
+    torch.testing.assert_close((value, outputs), (wanted, plain))
+    assert not outputs.requires_grad
+    got = torch.autograd.grad(value, list(model.parameters()))
+    torch.testing.assert_close(got, torch.autograd.grad(wanted, list(model.parameters())))
+
 
 def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = batch()

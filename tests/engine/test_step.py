@@ -82,7 +82,7 @@ def test_the_gradient_is_that_of_the_potential_or_of_its_mean(sampling: bool) ->
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     x, y = torch.randn(8, 3), torch.arange(8) % 2
-    feed: Any = SimpleNamespace(num_data=50, batch=lambda step: (x, y))
+    feed: Any = SimpleNamespace(num_data=50, batch=lambda step: (x, y), weights=None)
     clock: Any = None
     prior = priors.gaussian(0.3).assign(model)
     sgd = torch.optim.SGD(model.parameters(), 0.1)

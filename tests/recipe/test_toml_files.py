@@ -206,3 +206,27 @@ def test_a_setting_is_not_blamed_for_one_that_is_called_like_it(tmp_path):
     own.write_text("[sampler]\nlr_min = 3\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"own\.toml: unknown key sampler\.lr_min"):
         load_recipe(own, ["sampler.lr=0.1"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["data.augment=flip"], 'data.augment = "flip"'),
+        (["data.augment=own"], 'data.augment = "own"'),
+        (["run.parallel=data"], 'run.parallel = "data"'),
+    ],
+)
+def test_what_does_not_go_with_drawing_by_importance_is_one_line(path: Path, settings: list[str], words: str) -> None:
+    assert load_recipe(path).data.draw == "auto"
+    assert load_recipe(path, ["data.draw=importance", "sampler.noise_rank=8"]).data.draw == "importance"
+    assert load_recipe(path, settings).data.draw == "auto"
+    with pytest.raises(InputError, match=r'data\.draw = "importance" .*use .* or data\.draw = "auto"$') as caught:
+        load_recipe(path, ["data.draw=importance", *settings])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_sgd_does_not_draw_by_importance() -> None:
+    values = {"sampler": {"name": "sgd"}, "target": {"prior": "none"}, "schedule": {"cycle_epochs": 5}}
+    with pytest.raises(InputError, match=r'^data\.draw = "importance" is for samplers.*BatchNorm'):
+        recipe_from_values({**values, "data": {"draw": "importance"}})

@@ -165,3 +165,49 @@ def test_likelihoods_by_the_name_a_recipe_uses():
 def test_bad_numbers_are_refused(make):
     with pytest.raises(InputError, match="must be"):
         make()
+
+
+class Poisson:
+    """A likelihood of a person's own."""
+
+    def nll(self, outputs, y):
+        return outputs[:, 0].exp() - y * outputs[:, 0] + torch.lgamma(y + 1.0)
+
+
+SIZED = {
+    "categorical": (likelihoods.Categorical(), (10,), None),
+    "noisy-dirichlet": (likelihoods.NoisyDirichlet(), (10,), None),
+    "dirclip": (likelihoods.DirClip(clip=-3.0), (10,), None),
+    "gaussian": (likelihoods.Gaussian(0.3), (), ()),
+    "gaussian, images": (likelihoods.Gaussian(0.3), (2, 3), (2, 3)),
+    "learned-noise": (likelihoods.LearnedNoise((0.1, 0.2), (2.0, 3.0)), (4,), (2,)),
+    "heteroscedastic": (likelihoods.Heteroscedastic(), (2,), ()),
+    "student-t": (likelihoods.StudentT(0.5, 2.0), (2,), ()),
+    "input-noise": (likelihoods.InputNoise(), (4,), (2,)),
+    "custom": (likelihoods.own_likelihood(Poisson()), (1,), None),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sizes_are_the_lengths_of_each_examples_gradient(name, dtype):
+    likelihood, outputs, targets = SIZED[name]
+    generator = torch.Generator().manual_seed(0)
+    f = torch.randn(7, *outputs, generator=generator).to(dtype)
+    y = torch.randint(f.shape[-1], (7,), generator=generator)
+    y = y if targets is None else torch.randn(7, *targets, generator=generator)
+    expected = []
+    for one, label in zip(f.float(), y, strict=True):
+        at = one[None].requires_grad_()
+        (found,) = torch.autograd.grad(likelihood.nll(at, label[None])[0], at)
+        expected.append(found.norm())
+    with torch.no_grad():  # it asks for gradients itself
+        sizes = likelihood.sizes(f.requires_grad_(), y)
+    assert sizes.dtype == torch.float32
+    assert not sizes.requires_grad
+    assert f.grad is None
+    torch.testing.assert_close(sizes, torch.stack(expected))
+
+
+def test_every_likelihood_has_its_size_tested():
+    assert set(likelihoods.LIKELIHOODS) <= set(SIZED)

@@ -15,6 +15,7 @@ from atmc.data.device_store import DeviceStore
 from atmc.data.epoch_order import EpochPlan, plan
 from atmc.data.evaluation_batches import EvalBatches
 from atmc.data.image_decoding import read_image
+from atmc.data.importance_batches import ImportanceBatches
 from atmc.data.own_data import OwnData, in_order, is_own, read_own, split_batch
 from atmc.data.stream_batches import StreamBatches, StreamEvalBatches
 from atmc.data.streamed_source import ArraySource, Source
@@ -30,6 +31,7 @@ __all__ = [
     "EpochPlan",
     "EvalBatches",
     "ImageData",
+    "ImportanceBatches",
     "OwnData",
     "Source",
     "StreamBatches",

@@ -9,6 +9,7 @@ from atmc.data.dataset import ImageData
 from atmc.data.device_batches import DeviceBatches
 from atmc.data.evaluation_batches import EvalBatches
 from atmc.data.image_decoding import LEAST_AREA
+from atmc.data.importance_batches import ImportanceBatches
 from atmc.data.own_batches import OwnBatches
 from atmc.data.own_data import OwnData
 from atmc.data.stream_batches import StreamBatches, StreamEvalBatches
@@ -41,6 +42,7 @@ def train_batches(
     world: int = 1,
     workers: int = 2,
     independent: bool = False,
+    importance: bool = False,
     side: int | None = None,
     least: float = LEAST_AREA,
     corrupt: str = "refuse",
@@ -48,10 +50,13 @@ def train_batches(
     """`DeviceBatches` for a data set in memory that the device can hold, `StreamBatches` for any other.
 
     `OwnBatches` for one whose own transform draws at random. `independent`: every example of every batch is drawn from
-    all data, instead of epochs that show each once. `side` and `least` are those of "resized-crop-flip". `corrupt`:
+    all data, instead of epochs that show each once. `importance`: drawn by importance, without augmentation
+    (`ImportanceBatches`). `side` and `least` are those of "resized-crop-flip". `corrupt`:
     what becomes of an image that cannot be read, "refuse" or "skip", where images stream.
     """
     where = torch.device(device)
+    if importance:
+        return _by_importance(data, batch_size, where, dtype, augment, seed, world)
     if isinstance(data, ImageData) and not isinstance(data, OwnData) and fits(data, where, pad):
         return DeviceBatches(
             data,
@@ -89,6 +94,31 @@ def train_batches(
         least=least,
         corrupt=corrupt,
     )
+
+
+def _by_importance(
+    data: ImageData | Source,
+    batch_size: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    augment: str,
+    seed: int,
+    world: int,
+) -> ImportanceBatches:
+    """`ImportanceBatches`, or one line with the key where these data or processes cannot have them."""
+    if augment != "none":
+        raise ValueError(f"importance takes examples as they are, and augment is {augment!r}")
+    if world > 1:
+        raise InputError(
+            f'data.draw = "importance" keeps the scores of all examples in one process, and {world} share this chain: '
+            'use data.draw = "auto"'
+        )
+    if not isinstance(data, ImageData) or isinstance(data, OwnData) or not fits(data, device, 0):
+        raise InputError(
+            f'data.draw = "importance" takes any example at any step, and {data.name} is read epoch by epoch: '
+            'use data.draw = "auto"'
+        )
+    return ImportanceBatches(data, batch_size, device, dtype, seed)
 
 
 def eval_batches(

@@ -16,7 +16,7 @@ from torch import Tensor
 Words = npt.NDArray[np.uint64]
 
 # Purposes: the third word of the counter.
-ORDER, AUGMENT, SPLIT, SYNTHETIC, GROUPS = range(5)
+ORDER, AUGMENT, SPLIT, SYNTHETIC, GROUPS, UNIFORMS = range(6)
 _MASK = (1 << 64) - 1
 
 
@@ -76,6 +76,11 @@ def flips(drawn: Words) -> npt.NDArray[np.bool_]:
 def draws(seed: int, epoch: int, n: int) -> npt.NDArray[np.int64]:
     """`n` independent draws from `n` examples, in place of an order (uniform to one part in 2³²/n)."""
     return ((words(seed, epoch, ORDER, n) >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
+
+
+def uniforms(seed: int, epoch: int, n: int) -> npt.NDArray[np.float64]:
+    """`n` numbers in [0, 1), uniform to 53 bits."""
+    return (words(seed, epoch, UNIFORMS, n) >> np.uint64(11)).astype(np.float64) * np.float64(2.0**-53)
 
 
 def plan(seed: int, epoch: int, n: int, pad: int = 0, flip: bool = False, independent: bool = False) -> EpochPlan:

@@ -26,6 +26,10 @@ class Batches(ABC):
     dtype: torch.dtype
     rank: int
     world: int
+    #: Of the examples of the last `batch`, [b]: Σ weights · nll estimates the mean nll. None: all weigh 1/b.
+    weights: Tensor | None = None
+    #: What decides how often each example is drawn, changed in place by `note` alone; None where nothing does.
+    scores: Tensor | None = None
 
     def _arrange(self, name: str, num_data: int, batch_size: int, seed: int, rank: int, world: int) -> None:
         if not 1 <= batch_size <= num_data:
@@ -66,6 +70,13 @@ class Batches(ABC):
     @abstractmethod
     def with_seed(self, seed: int) -> Batches:
         """The same data in another order, for another chain."""
+
+    def for_readings(self, seed: int) -> Batches:
+        """Other batches of the same law as this chain's next one, to look at between its steps."""
+        return self.with_seed(seed)
+
+    def note(self, sizes: Tensor) -> None:  # noqa: B027  # nothing to do where examples have no scores
+        """Take in ‖∂nll/∂outputs‖ of each example of the last `batch`, where it has weights."""
 
     @abstractmethod
     def close(self) -> None:

@@ -14,6 +14,9 @@ from atmc.recipe.settings import Recipe
 class HostBatches:
     """A stream of batches at a fixed address, so that a recorded step can read them: `fetch` before each replay."""
 
+    weights: Tensor | None = None  # all examples weigh the same: none is drawn by importance from a stream
+    scores: Tensor | None = None
+
     def __init__(self, source: Batches) -> None:
         self.source = source
         self.num_data = source.num_data
@@ -42,6 +45,9 @@ class HostBatches:
             raise ValueError("fetch the batch first")
         return self._held
 
+    def note(self, sizes: Tensor) -> None:
+        """Nothing to do: examples have no scores."""
+
     def close(self) -> None:
         self.source.close()
 
@@ -65,6 +71,7 @@ def make_feed(
         world=world.data_size,
         workers=recipe.data.workers,
         independent=recipe.sampler.noise_rank > 0,
+        importance=recipe.data.draw == "importance",
         side=recipe.data.crop_size,
         least=recipe.data.crop_area,
         corrupt=recipe.data.corrupt,

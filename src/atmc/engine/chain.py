@@ -245,6 +245,7 @@ class Chain(DeviceLoop):
             "model": pack(self.changing(), "model", tensors),
             "optimizer": pack(optimizer_state(self.optimizer), "optimizer", tensors),
             "predictive": pack(self.evaluator.state(), "predictive", tensors),
+            "scores": pack(self.feed.scores, "scores", tensors),
             "warming": self.warming,
             "fresh": self.fresh,
             "lr_scale": self.clock.scale,
@@ -274,6 +275,8 @@ class Chain(DeviceLoop):
             self.fresh = fresh
             self.set_weights(unpack(values["model"], tensors))
             restore_optimizer_(self.optimizer, optimizer)
+            if self.feed.scores is not None:
+                self.feed.scores.copy_(unpack(values["scores"], tensors))
             if self.schedule.look_again:
                 self._run = None  # recorded with masses that may be others
             self.evaluator.load(unpack(values["predictive"], tensors))

@@ -16,6 +16,7 @@ from torch import Tensor
 from atmc.target import Potential
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
+Weighted = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class BatchLoss:
@@ -28,17 +29,29 @@ class BatchLoss:
             self._compile_blocks()
         self._wanted = compiled and self._compile_blocks is None
         self._run: LossFunction = self.plain
+        self._run_weighted: Weighted = self.plain_weighted
         self._recordable: bool | None = None  # not looked at yet
 
     def plain(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.potential.nll_of(self._outputs(x), y)
+
+    def plain_weighted(self, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self._outputs(x)
+        return self.potential.nll_of(outputs, y, weights), outputs.detach()
+
+    def _outputs(self, x: Tensor) -> Tensor:
         with nullcontext() if self.autocast is None else torch.autocast(x.device.type, self.autocast):
-            outputs = self.model(x)
-        return self.potential.nll_of(outputs, y)
+            outputs: Tensor = self.model(x)
+        return outputs
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         return self._run(x, y)
 
-    def compile(self, x: Tensor, y: Tensor, params: Sequence[Tensor]) -> None:
+    def weighted(self, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ weights · nll, and the network's outputs, detached."""
+        return self._run_weighted(x, y, weights)
+
+    def compile(self, x: Tensor, y: Tensor, params: Sequence[Tensor], weights: Tensor | None = None) -> None:
         """Compile for batches like this one, forward and backward; or note why that is not possible, and do without.
 
         Call it before a step is recorded. The network is run; its buffers are put back.
@@ -46,12 +59,14 @@ class BatchLoss:
         if not self._wanted:
             return
         self._wanted = False
-        run: LossFunction = torch.compile(self.plain, dynamic=False)
+        batch = (x, y) if weights is None else (x, y, weights)
+        plain: Callable[..., Any] = self.plain if weights is None else self.plain_weighted
+        run: Callable[..., Any] = torch.compile(plain, dynamic=False)
         try:
-            self._try(run, x, y, params)
+            self._try(run, batch, params)
         except Exception as error:
             # The user's own mistakes must look like what they are: they fail here again, without the compiler.
-            self._try(self.plain, x, y, params)
+            self._try(plain, batch, params)
             why = str(error).strip().splitlines() or [type(error).__name__]
             warnings.warn(
                 f"run.compile: torch.compile cannot compile {type(self.model).__name__}, which runs uncompiled and "
@@ -59,12 +74,16 @@ class BatchLoss:
                 stacklevel=2,
             )
         else:
-            self._run = run
+            if weights is None:
+                self._run = run
+            else:
+                self._run_weighted = run
 
-    def recordable(self, x: Tensor, y: Tensor, params: Sequence[Tensor]) -> bool:
+    def recordable(self, x: Tensor, y: Tensor, params: Sequence[Tensor], weights: Tensor | None = None) -> bool:
         """Whether a CUDA graph can hold this loss; if not, a note says so. Our own networks always can."""
         if self._recordable is None:
-            self._recordable = self._is_ours() or not self._reads_back(x, y, params)
+            batch, run = ((x, y), self._run) if weights is None else ((x, y, weights), self._run_weighted)
+            self._recordable = self._is_ours() or not self._reads_back(run, batch, params)
             if not self._recordable:
                 warnings.warn(
                     f"{type(self.model).__name__} reads values back from the GPU in its forward pass, as .item() "
@@ -76,12 +95,12 @@ class BatchLoss:
     def _is_ours(self) -> bool:
         return type(self.model).__module__.startswith("atmc.nn")
 
-    def _reads_back(self, x: Tensor, y: Tensor, params: Sequence[Tensor]) -> bool:
-        self._try(self._run, x, y, params)  # what only a first call does (tables, a choice of kernels) may wait
+    def _reads_back(self, run: Callable[..., Any], batch: Sequence[Tensor], params: Sequence[Tensor]) -> bool:
+        self._try(run, batch, params)  # what only a first call does (tables, a choice of kernels) may wait
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            self._try(self._run, x, y, params)
+            self._try(run, batch, params)
         except RuntimeError as error:
             if "synchronizing CUDA operation" not in str(error):
                 raise
@@ -90,11 +109,12 @@ class BatchLoss:
             torch.cuda.set_sync_debug_mode(before)
         return False
 
-    def _try(self, run: LossFunction, x: Tensor, y: Tensor, params: Sequence[Tensor]) -> None:
+    def _try(self, run: Callable[..., Any], batch: Sequence[Tensor], params: Sequence[Tensor]) -> None:
         """Forward and backward once. The network's buffers are put back."""
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         try:
-            torch.autograd.grad(run(x, y), list(params), allow_unused=True)
+            found = run(*batch)
+            torch.autograd.grad(found if isinstance(found, Tensor) else found[0], list(params), allow_unused=True)
         finally:
             with torch.no_grad():
                 for buffer, before in buffers:

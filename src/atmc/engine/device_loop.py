@@ -181,19 +181,22 @@ class DeviceLoop:
     def _compile(self) -> bool:
         """On the batch of the next step, which is only looked at; returns whether the step can be recorded."""
         x, y = self.feed.batch(self.clock.step)
-        self.loss.compile(x, y, self._step.params)
-        return self.loss.recordable(x, y, self._step.params)
+        weights = self.feed.weights
+        self.loss.compile(x, y, self._step.params, weights)
+        return self.loss.recordable(x, y, self._step.params, weights)
 
     def _snapshot(self) -> Any:
         assert self.optimizer is not None
-        return cloned(self.changing()), optimizer_state(self.optimizer), self.losses.clone()
+        return cloned(self.changing()), optimizer_state(self.optimizer), self.losses.clone(), cloned(self.feed.scores)
 
     def _put_back(self, saved: Any) -> None:
         assert self.optimizer is not None
-        weights, optimizer, losses = saved
+        weights, optimizer, losses, scores = saved
         self.set_weights(weights)
         restore_optimizer_(self.optimizer, optimizer)
         self.losses.copy_(losses)
+        if self.feed.scores is not None:
+            self.feed.scores.copy_(scores)
         self.clock.set(self.done, self.clock.scale)
 
     def enqueue(self, count: int) -> None:

@@ -33,7 +33,7 @@ class NoiseReader:
     """The readings of one chain, kept on its device until they are taken; each is the mean of one stop."""
 
     def __init__(self, recipe: Recipe, schedule: Schedule, feed: Batches, number: int) -> None:
-        self.batches = feed.with_seed(chain_seed(recipe.seed, number, "noise readings"))
+        self.batches = feed.for_readings(chain_seed(recipe.seed, number, "noise readings"))
         self.every = max(LEAST, (schedule.steps - schedule.warm_steps) // LOOKS)
         self._found: list[Tensor] = []
 
@@ -53,7 +53,8 @@ class NoiseReader:
         before = [p.grad for p in step.params]
         found = []
         for number in range(first, first + GRADIENTS):
-            grads = step.gradient_on(*self.batches.batch(number))
+            x, y = self.batches.batch(number)
+            grads = step.gradient_on(x, y, self.batches.weights)
             found.append([grad.clone() for grad in grads] if step.world.data_size > 1 else grads)
         for p, grad in zip(step.params, before, strict=True):
             p.grad = grad

@@ -4,13 +4,13 @@ Written once for all devices. On a CPU it is simply called; on CUDA it is record
 which is why nothing in it looks at a value: the step number, the schedule and the loss all stay on the device.
 """
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from atmc.engine.compiled_loss import BatchLoss
 from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.gradient_exchange import GradientExchange
 from atmc.engine.processes import World
@@ -18,9 +18,11 @@ from atmc.target import Potential
 
 
 class Feed(Protocol):
-    """Where batches come from: `atmc.data.DeviceBatches`, or a stream with the same three methods."""
+    """Where batches come from: `atmc.data.Batches`, or a stream with the same methods."""
 
     num_data: int
+    weights: Tensor | None
+    scores: Tensor | None
 
     def start(self, step: int = 0) -> None: ...
 
@@ -28,13 +30,16 @@ class Feed(Protocol):
 
     def batch(self, step: int | Tensor) -> tuple[Tensor, Tensor]: ...
 
+    def note(self, sizes: Tensor) -> None: ...
+
 
 class Step:
     """The step of one chain in one phase; call it to make the step that the clock shows.
 
     `loss` is the potential's mean nll, perhaps compiled. A sampler wants the gradient of U; SGD that of U/N. Gradients
     are made fresh each time instead of being zeroed and added to: autograd then hands its own buffers over and no
-    kernel runs for either.
+    kernel runs for either. Where examples are drawn by importance, a step alone gives them new scores: looking at a
+    gradient does not.
     """
 
     def __init__(
@@ -43,7 +48,7 @@ class Step:
         optimizer: Optimizer,
         feed: Feed,
         clock: DeviceSchedule,
-        loss: Callable[[Tensor, Tensor], Tensor],
+        loss: BatchLoss,
         losses: Tensor,
         *,
         sampling: bool,
@@ -51,6 +56,7 @@ class Step:
     ) -> None:
         self.model, self.optimizer, self.feed, self.clock = potential.model, optimizer, feed, clock
         self.loss, self.prior, self.losses, self.world = loss, potential.prior_set, losses, world
+        self.likelihood = potential.likelihood
         self.params: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
         self.prior_params = potential.parameters() if potential.has_prior else []
         self.scale = float(feed.num_data) if sampling else 1.0
@@ -62,7 +68,10 @@ class Step:
     def __call__(self) -> None:
         self.clock.look_up()
         step = self.clock.step
-        nll = self._backward(*self.feed.batch(step))
+        x, y = self.feed.batch(step)
+        nll, outputs = self._backward(x, y, self.feed.weights)
+        if outputs is not None:
+            self.feed.note(self.likelihood.sizes(outputs, y))
         self.optimizer.step()
         slot = torch.remainder(step, len(self.losses)).reshape(1)
         self.losses.index_copy_(0, slot, nll.reshape(1).float())
@@ -76,18 +85,18 @@ class Step:
             x, y = self.feed.batch(self.clock.step)
         else:
             x, y = self.feed.batch(step)
-        return self.gradient_on(x, y)
+        return self.gradient_on(x, y, self.feed.weights)
 
-    def gradient_on(self, x: Tensor, y: Tensor) -> list[Tensor]:
+    def gradient_on(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> list[Tensor]:
         """The gradient on a batch of any origin, left in `p.grad` too."""
-        self._backward(x, y)
+        self._backward(x, y, weights)
         return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.params]
 
-    def _backward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Fresh gradients of U (or U/N) in `p.grad`; returns the mean negative log-likelihood."""
+    def _backward(self, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Fresh gradients of U (or U/N) in `p.grad`; returns the mean nll and, where there are weights, the outputs."""
         for p in self.params:
             p.grad = None
-        nll = self.loss(x, y)
+        nll, outputs = (self.loss(x, y), None) if weights is None else self.loss.weighted(x, y, weights)
         if self.exchange is not None:
             self.exchange.begin()
         torch.autograd.backward(nll, self._gain.to(nll.dtype))
@@ -100,4 +109,4 @@ class Step:
                     p.grad = torch.zeros_like(p)
             grads = [p.grad for p in self.prior_params if p.grad is not None]
             self.prior.add_grad_(self.prior_params, grads, self.prior_share)
-        return nll
+        return nll, outputs

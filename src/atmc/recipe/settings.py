@@ -25,6 +25,7 @@ class DataSection:
     name: str = "digits"  # a name that `atmc data list` knows, or folder:PATH, shards:GLOB, synthetic:…
     root: str | None = None  # where data sets are kept; otherwise the ATMC_DATA variable or the cache folder
     batch_size: int = 128  # over all processes of a data-parallel chain
+    draw: Literal["auto", "importance"] = "auto"  # importance: those of large gradients more often; auto: all alike
     augment: Literal["none", "crop", "flip", "crop-flip", "resized-crop-flip", "own"] = "none"  # own: a Dataset's
     crop_size: int | None = None  # resized-crop-flip: side of the crops in training; not set: that of the examples
     crop_area: float = 0.08  # resized-crop-flip: least share of the image

@@ -103,6 +103,7 @@ def _complaints(recipe: Recipe) -> Iterator[str]:
             yield f"{key} = {value!r} is beyond what a step can be computed with: from {SMALL:g} to {LARGE:g}"
     yield from idle_keys(recipe).values()
     yield from _schedule(recipe)
+    yield from _draw(recipe)
     yield from _sampler(recipe)
     yield from option_complaints(recipe)
     yield from _rest(recipe)
@@ -190,6 +191,28 @@ def _samples_of_cycle(plan: ScheduleSection) -> Iterator[str]:
         yield (
             f"{several} with schedule.sample_gap_epochs = {plan.sample_gap_epochs} begin {before} epochs before the "
             f"end of a cycle of {plan.cycle_epochs}, {what}: take fewer"
+        )
+
+
+def _draw(recipe: Recipe) -> Iterator[str]:
+    """What examples drawn by importance do not go together with."""
+    if recipe.data.draw == "auto":
+        return
+    importance = f'data.draw = "{recipe.data.draw}"'
+    if recipe.data.augment != "none":
+        yield (
+            f'{importance} scores each example as it is, and data.augment = "{recipe.data.augment}" shows another one '
+            'at every draw: use data.augment = "none", or data.draw = "auto"'
+        )
+    if recipe.sampler.name == "sgd":
+        yield (
+            f'{importance} is for samplers: with sampler.name = "sgd", BatchNorm would average over examples that are '
+            'drawn more often than others: use data.draw = "auto"'
+        )
+    if recipe.run.parallel == "data":
+        yield (
+            f'{importance} keeps the scores of all examples in one process, and run.parallel = "data" gives each a '
+            'part of every batch: use "chains", or data.draw = "auto"'
         )
 
 

@@ -131,9 +131,13 @@ class Potential:
         self.nll = mean.detach()
         return mean
 
-    def nll_of(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The mean nll of outputs that the model has made, unchecked: for steps that are compiled or recorded."""
-        return self.likelihood.nll(outputs, y).mean()
+    def nll_of(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The mean nll of outputs that the model has made, unchecked: for steps that are compiled or recorded.
+
+        With `weights` it is their weighted sum, for batches drawn by importance.
+        """
+        each = self.likelihood.nll(outputs, y)
+        return each.mean() if weights is None else (each * weights).sum()
 
     def add_prior_grad_(self, alpha: float = 1.0) -> Tensor:
         """Add the prior's gradient to every parameter's `.grad`, in place; sets `.log_prior` and returns it."""

@@ -23,6 +23,14 @@ class Likelihood:
         """−log p(target | output) of each example: [batch], differentiable, float32 at least."""
         raise NotImplementedError
 
+    def sizes(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """‖∂nll/∂outputs‖ of each example: [batch], float32 at least, without autograd."""
+        with torch.enable_grad():
+            at = wide(outputs.detach()).requires_grad_()
+            (found,) = torch.autograd.grad(self.nll(at, targets).sum(), at)
+        sizes: Tensor = torch.linalg.vector_norm(found.reshape(len(found), -1), dim=1)
+        return sizes
+
     def probs(self, outputs: Tensor) -> Tensor:
         """The prediction of one sample; averaged over samples it is the predictive."""
         raise NotImplementedError
