@@ -162,7 +162,8 @@ def minibatch_digits() -> str:
                 f"all 600 (reference), {row['rate']:g}" if row["batch"] == 600 else f"{row['batch']}, {row['rate']:g}"
             )
             hot = [f"{row['kinetic_temperature']:.2f}", "–" if noise is None else f"{noise:.2f}"]
-            lines.append([said, str(row["noise_rank"]), *scores, *hot])
+            rank = f"{row['noise_rank']}, Kronecker" if row.get("noise_kronecker") else str(row["noise_rank"])
+            lines.append([said, rank, *scores, *hot])
     heads = [
         "digits, T = 1: batch, rate",
         "`noise_rank`",
@@ -240,11 +241,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed step cpu": step_cpu,
     "speed chains": chains,
     "speed predict": predictions,
-    "law regressions": minibatch_regressions,
-    "law digits": minibatch_digits,
-    "law ess": minibatch_ess,
-    "law thermometer": thermometer,
-    "law growth": batch_growth,
+    "minibatches regressions": minibatch_regressions,
+    "minibatches digits": minibatch_digits,
+    "minibatches ess": minibatch_ess,
+    "minibatches thermometer": thermometer,
+    "minibatches growth": batch_growth,
     "temperature mini-batches": minibatch_cifar10,
     **OF_HMC,
     **OF_IMAGENET,

@@ -37,6 +37,10 @@ TRAIN, CYCLE = 40_960, 5_000
 S02, S05, S2 = 0.02**0.5, 0.05**0.5, 0.2**0.5  # standard deviations of the priors
 LOOKS = {"sampler.mass_looks": 3, "schedule.burn_in_epochs": 63}  # over two cycles, which give no samples
 COOL = {"sampler.lr": 0.0001, "sampler.friction": 45.0}  # as friction that follows the step has it at a tenth of h
+FOLLOW = {"sampler.friction_follows_step": True}
+# All that is known against mini-batch noise at no further gradient.
+KRONECKER = {"sampler.noise_rank": 16, "sampler.noise_kronecker": True}
+IMPORTANCE = {"data.draw": "importance"}
 WARM = {"schedule.warm_start_epochs": 62, "schedule.warm_start_lr": 0.1}  # two cycles' steps, which give no samples
 
 
@@ -67,20 +71,28 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-fast30": ("atmc", {"sampler.lr": 0.002, "sampler.friction": 30.0}),
     "atmc-slow": ("atmc", {"sampler.lr": 0.0005}),
     "atmc-floor": ("atmc", {"schedule.lr_floor": 0.1}),
-    "atmc-follow": ("atmc", {"sampler.friction_follows_step": True}),  # cools the gradient's noise as cycles end
-    "atmc-fast-follow": ("atmc", {"sampler.lr": 0.002, "sampler.friction_follows_step": True}),
-    "atmc-follow10": ("atmc", {"sampler.friction": 10.0, "sampler.friction_follows_step": True}),
-    "atmc-05-follow": ("atmc", {**scaled(S05), "sampler.friction_follows_step": True}),
+    "atmc-follow": ("atmc", FOLLOW),  # cools the gradient's noise as cycles end
+    "atmc-fast-follow": ("atmc", {"sampler.lr": 0.002, **FOLLOW}),
+    "atmc-follow10": ("atmc", {"sampler.friction": 10.0, **FOLLOW}),
+    "atmc-05-follow": ("atmc", {**scaled(S05), **FOLLOW}),
     "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
     "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
     "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),
-    "atmc-follow-noise16": ("atmc", {"sampler.friction_follows_step": True, "sampler.noise_rank": 16}),
-    "atmc-follow-noise32": ("atmc", {"sampler.friction_follows_step": True, "sampler.noise_rank": 32}),
-    "atmc-slow-follow": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True}),
+    "atmc-follow-noise16": ("atmc", {**FOLLOW, "sampler.noise_rank": 16}),
+    "atmc-follow-noise32": ("atmc", {**FOLLOW, "sampler.noise_rank": 32}),
+    "atmc-slow-follow": ("atmc", {"sampler.lr": 0.0003, **FOLLOW}),
     "atmc-slow-follow-noise32": (
         "atmc",
-        {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, "sampler.noise_rank": 32},
+        {"sampler.lr": 0.0003, **FOLLOW, "sampler.noise_rank": 32},
     ),
+    "atmc-follow-kronecker16": ("atmc", {**FOLLOW, **KRONECKER}),
+    "atmc-follow-importance": ("atmc", {**FOLLOW, **IMPORTANCE}),
+    "atmc-follow-kronecker16-importance": ("atmc", {**FOLLOW, **KRONECKER, **IMPORTANCE}),
+    "atmc-slow-follow-kronecker16-importance": (
+        "atmc",
+        {"sampler.lr": 0.0003, **FOLLOW, **KRONECKER, **IMPORTANCE},
+    ),
+    "atmc-constant-cool-kronecker16-importance-warm": ("atmc-constant", {**COOL, **KRONECKER, **IMPORTANCE, **WARM}),
     "atmc-constant-noise32": ("atmc-constant", {"sampler.noise_rank": 32}),
     "atmc-constant-cool": ("atmc-constant", COOL),
     "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
@@ -89,9 +101,9 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-constant-cool-warm": ("atmc-constant", {**COOL, **WARM}),
     "atmc-constant-slow-warm": ("atmc-constant", {"sampler.lr": 0.0001, **WARM}),
     "atmc-constant-slow-noise32-warm": ("atmc-constant", {"sampler.lr": 0.0001, "sampler.noise_rank": 32, **WARM}),
-    "atmc-slow-follow-warm": ("atmc", {"sampler.lr": 0.0003, "sampler.friction_follows_step": True, **WARM}),
+    "atmc-slow-follow-warm": ("atmc", {"sampler.lr": 0.0003, **FOLLOW, **WARM}),
     # Four chains of a quarter of the steps each.
-    "atmc-follow-chains4": ("atmc", {"sampler.friction_follows_step": True, "chains": 4}),
+    "atmc-follow-chains4": ("atmc", {**FOLLOW, "chains": 4}),
     "atmc-batch1024": ("atmc", {"data.batch_size": 1024}),  # a quarter of the steps: as many examples
 }
 

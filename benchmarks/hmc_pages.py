@@ -17,6 +17,7 @@ from pages import ROOT, fill_pages, markdown
 FOLDER = ROOT / "results" / "hmc"
 FIGURE = FOLDER / "curves.svg"
 MARKED = {"SGHMC, cyclic": (0.3,), "PX-SGHMC, cyclic": (0.02,)}  # published rows of 500,000 gradients in the figure
+SMALL = ("training_loss", "nll_alone", "nll", "ambiguity", "curvature", "noise_temperature")
 NOTHING = "No row of ours has been measured yet."
 
 
@@ -76,15 +77,22 @@ def small() -> str:
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     if not found:
         return NOTHING
-    table = []
+    table, rows = [], defaultdict(list)
     for row in found:
+        rows[row["row"]].append(row)
+    for seeds in rows.values():
+        row = seeds[0]
         data = "all data" if row["batch"] >= 800 else f"batches of {row['batch']}"
-        data += " in epochs" if row.get("in_epochs") else ""
-        hot = f"{row['noise_temperature']:.1f}" if "noise_temperature" in row else "–"
-        loss = f"{row['training_loss']:.3f} ± {row['training_loss_error']:.3f}"
-        numbers = [f"{row[key]:.3f}" for key in ("nll_alone", "nll", "ambiguity")]
-        table.append([f"{data}, h = {row['step_size']:g}", str(row["noise_rank"]), loss, *numbers,
-                      f"{row['curvature']:,.0f}", hot])  # fmt: skip
+        data += " in epochs" if row.get("in_epochs") else " by importance" if row.get("importance") else ""
+        rank = f"{row['noise_rank']}, Kronecker" if row.get("noise_kronecker") else str(row["noise_rank"])
+        mean = {key: statistics.mean(each[key] for each in seeds) for key in seeds[0] if key in SMALL and key in row}
+        losses = [each["training_loss"] for each in seeds]
+        error = statistics.stdev(losses) / len(losses) ** 0.5 if len(losses) > 1 else row["training_loss_error"]
+        hot = f"{mean['noise_temperature']:.1f}" if "noise_temperature" in mean else "–"
+        loss = f"{mean['training_loss']:.3f} ± {error:.3f}" + (f" ({len(seeds)} seeds)" if len(seeds) > 1 else "")
+        numbers = [f"{mean[key]:.3f}" for key in ("nll_alone", "nll", "ambiguity")]
+        at = f"{data}, h = {row['step_size']:g}"
+        table.append([at, rank, loss, *numbers, f"{mean['curvature']:,.0f}", hot])
     head = ["T = 1", "`noise_rank`", "training loss", "NLL of a sample", "NLL of the average", "ambiguity"]
     return markdown([*head, "largest λ", "T along noise"], table)
 

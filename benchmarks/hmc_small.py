@@ -1,6 +1,6 @@
 """What keeps a chain from the posterior of a ResNet-FRN: step size or mini-batches? A small one with a known answer.
 
-    python benchmarks/hmc_small.py --out results/hmc [--jobs 2] [--rows 'full-*' mini-0.002]
+    python benchmarks/hmc_small.py --out results/hmc [--jobs 2] [--rows 'full-*' mini-0.002] [--seeds 0 1 2]
 
 ResNet-8-FRN of width 8 (20,146 parameters) on 800 digits of which a tenth have random labels; prior variance 1/5,
 T = 1, ATMC with D = 4.5, constant steps, no augmentation; 30 units of time, of which the last 20 give a sample each.
@@ -40,6 +40,7 @@ class Row(NamedTuple):
     noise_rank: int = 0
     in_epochs: bool = False  # examples are drawn without replacement
     noise_kronecker: bool = False
+    importance: bool = False  # examples are drawn by importance
 
 
 ROWS: dict[str, Row] = {
@@ -57,6 +58,9 @@ ROWS: dict[str, Row] = {
     "mini-0.007-kronecker16": Row(0.007, 16, 16, noise_kronecker=True),
     "mini-0.002-kronecker16": Row(0.002, 16, 16, noise_kronecker=True),
     "mini-0.0007-kronecker16": Row(0.0007, 16, 16, noise_kronecker=True),
+    "mini-0.002-noise16-importance": Row(0.002, 16, 16, importance=True),
+    "mini-0.002-kronecker16-importance": Row(0.002, 16, 16, noise_kronecker=True, importance=True),
+    "mini-0.0007-kronecker16-importance": Row(0.0007, 16, 16, noise_kronecker=True, importance=True),
     "batch64-0.002-kronecker16": Row(0.002, 64, 16, noise_kronecker=True),
 }
 
@@ -76,7 +80,7 @@ def digits() -> tuple[Tensor, Tensor]:
 def chain(name: str, seed: int = 0) -> dict[str, Any]:
     """Run one row."""
     torch.set_num_threads(1)
-    step_size, batch, rank, in_epochs, kronecker = ROWS[name]
+    step_size, batch, rank, in_epochs, kronecker, importance = ROWS[name]
     x, y = digits()
     train, labels, others, answers = x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:]
     torch.manual_seed(seed)
@@ -87,6 +91,20 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
     sampler = atmc.ATMC(params, lr=step_size, seed=seed, **options)
     potential = atmc.Potential(model, num_data=TRAIN, prior=atmc.priors.gaussian(math.sqrt(VARIANCE)), validate=False)
     draw = torch.Generator().manual_seed(100 + seed)
+
+    classes = tuple(str(digit) for digit in range(10))
+    data = atmc.data.ImageData("digits", "train", train, labels, classes, (), (), "")
+    feed = atmc.data.ImportanceBatches(data, batch, seed=100 + seed)
+    reader = feed.for_readings(200 + seed)
+
+    def by_importance(batches: Any, step: int) -> list[Tensor]:
+        some, their = batches.batch(step)
+        outputs = model(some)
+        nll = potential.nll_of(outputs, their, batches.weights)
+        gradients = torch.autograd.grad(TRAIN * nll - potential.prior_set.log_prob(params), params)
+        if batches is feed:
+            feed.note(potential.likelihood.sizes(outputs, their))
+        return list(gradients)
 
     order: list[Tensor] = []  # what is left of an epoch
 
@@ -106,7 +124,8 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
     stiffest = [torch.randn(p.shape, generator=draw) for p in params]
     every, found, predicted, began = round(1 / step_size), [], [], time.monotonic()
     for step in range(1, UNITS * every + 1):
-        for p, g in zip(params, gradient(in_epochs), strict=True):
+        found_gradient = by_importance(feed, step) if importance else gradient(in_epochs)
+        for p, g in zip(params, found_gradient, strict=True):
             p.grad = g
         sampler.step()
         if step % every or step <= BURN_IN * every:
@@ -122,9 +141,10 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
                 }
             )
         if batch < TRAIN:
-            found[-1]["noise_temperature"] = float(sampler.noise_temperature(gradient(), gradient()))
+            two = [by_importance(reader, 2 * step + i) if importance else gradient() for i in (0, 1)]
+            found[-1]["noise_temperature"] = float(sampler.noise_temperature(two[0], two[1]))
     row: dict[str, Any] = {"row": name, "seed": seed, "step_size": step_size, "batch": batch, "noise_rank": rank}
-    row |= {"in_epochs": in_epochs, "noise_kronecker": kronecker}
+    row |= {"in_epochs": in_epochs, "noise_kronecker": kronecker, "importance": importance}
     row |= {"temperature": 1.0, "augment": "none", "samples": len(found), "steps": UNITS * every}
     row |= {key: sum(each[key] for each in found) / len(found) for key in found[0]}
     losses = torch.tensor([each["training_loss"] for each in found])
@@ -152,16 +172,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--rows", nargs="*", default=["*"], help="names, or patterns of them")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     options = parser.parse_args()
     chosen = [name for name in ROWS if any(fnmatch.fnmatch(name, each) for each in options.rows)]
     table = options.out / "small.json"
-    kept = {row["row"]: row for row in json.loads(table.read_text())} if table.exists() else {}
+    kept = {(row["row"], row["seed"]): row for row in json.loads(table.read_text())} if table.exists() else {}
+    cases = [(name, seed) for seed in options.seeds for name in chosen]
     with ProcessPoolExecutor(options.jobs) as pool:
-        for row in pool.map(chain, chosen):
-            kept[row["row"]] = row
-            table.write_text(json.dumps([kept[name] for name in ROWS if name in kept], indent=1) + "\n")
+        for row in pool.map(chain, *zip(*cases, strict=True)):
+            kept[row["row"], row["seed"]] = row
+            order = sorted(kept, key=lambda key: (list(ROWS).index(key[0]), key[1]))
+            table.write_text(json.dumps([kept[key] for key in order], indent=1) + "\n")
             print(
-                f"{row['row']:20} loss {row['training_loss']:.4f} ± {row['training_loss_error']:.4f}  alone "
+                f"{row['row']:20} seed {row['seed']}  loss {row['training_loss']:.4f} ± "
+                f"{row['training_loss_error']:.4f}  alone "
                 f"{row['nll_alone']:.4f}  average {row['nll']:.4f}  ambiguity {row['ambiguity']:.4f}  λ "
                 f"{row['curvature']:.3g}  h²λ {row['overshoot']:.3g}  noise T "
                 f"{row.get('noise_temperature', math.nan):.2f}  {row['seconds']:.0f} s",

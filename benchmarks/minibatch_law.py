@@ -149,7 +149,7 @@ def regression_row(
     }
 
 
-def digits(batch: int, rate: float, rank: int, steps: int, seed: int) -> dict[str, Any]:
+def digits(batch: int, rate: float, rank: int, kronecker: bool, steps: int, seed: int) -> dict[str, Any]:
     """One chain of the MLP: training loss, readings, and the averaged probabilities on the test images."""
     from sklearn.datasets import load_digits
 
@@ -163,7 +163,8 @@ def digits(batch: int, rate: float, rank: int, steps: int, seed: int) -> dict[st
     # Standard deviations of 2/√fan-in for weights and 2 for biases.
     potential = atmc.Potential(model, num_data=600, prior=atmc.priors.gaussian(2.0, fan_in=True), validate=False)
     speed = math.sqrt(rate / 600)
-    chain = atmc.ATMC.from_speeds(model.parameters(), lr=1e-3, speed=speed, momentum=0.9, seed=seed, noise_rank=rank)
+    friction: dict[str, Any] = {"noise_rank": rank, "noise_kronecker": kronecker}
+    chain = atmc.ATMC.from_speeds(model.parameters(), lr=1e-3, speed=speed, momentum=0.9, seed=seed, **friction)
     draw = torch.Generator().manual_seed(2000 + seed)
 
     def gradients() -> list[Tensor]:
@@ -192,7 +193,7 @@ def digits(batch: int, rate: float, rank: int, steps: int, seed: int) -> dict[st
     }
 
 
-def digits_row(batch: int, rate: float, rank: int, found: list[dict[str, Any]]) -> dict[str, Any]:
+def digits_row(batch: int, rate: float, rank: int, kronecker: bool, found: list[dict[str, Any]]) -> dict[str, Any]:
     kinetic, noise = np.mean([chain["readings"] for chain in found], 0)
 
     def each(key: str) -> list[float]:
@@ -205,6 +206,7 @@ def digits_row(batch: int, rate: float, rank: int, found: list[dict[str, Any]]) 
         "batch": batch,
         "rate": rate,
         "noise_rank": rank,
+        "noise_kronecker": kronecker,
         "temperature": 1.0,
         "augment": "none",
         "chains": len(found),
@@ -224,7 +226,11 @@ REGRESSIONS = [
     ("logistic", "ATMC", 0, 0.5, True),
     *(("linear", "ATMC", rank, 1.0, False) for rank in (0, 16, 50)),
 ]
-NETWORKS = [(600, 0.2, 0), (20, 0.05, 0), (20, 0.05, 16), (20, 0.0125, 0), (20, 0.0125, 16), (100, 0.05, 16)]
+NETWORKS = [  # batch, rate, rank, and whether with a Kronecker-factored rest
+    (600, 0.2, 0, False),
+    *((20, rate, *friction) for rate in (0.05, 0.0125) for friction in ((0, False), (16, False), (16, True))),
+    (100, 0.05, 16, False),
+]
 
 
 def show(row: dict[str, Any]) -> None:
@@ -233,6 +239,7 @@ def show(row: dict[str, Any]) -> None:
     hot += f"  {row['seconds']:.0f} s"
     if row["problem"] == "digits":
         name = f"digits batch {row['batch']} rate {row['rate']:g} rank {row['noise_rank']}"
+        name += " Kronecker" if row["noise_kronecker"] else ""
         text = "  ".join(f"{key} {row[key][0]:.4f} ± {row[key][1]:.4f}" for key in ("training_loss", "nll"))
     else:
         name = f"{row['problem']} {row['sampler']} step {row['step']:g} rank {row['noise_rank']}"

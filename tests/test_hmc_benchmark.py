@@ -97,7 +97,9 @@ def test_scores_of_the_small_posterior() -> None:
 
 
 def test_a_row_of_the_small_posterior(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hmc_small, "ROWS", {"short": hmc_small.Row(0.05, 16, 16, in_epochs=True, noise_kronecker=True)})
+    monkeypatch.setattr(
+        hmc_small, "ROWS", {"short": hmc_small.Row(0.05, 16, 16, importance=True, noise_kronecker=True)}
+    )
     monkeypatch.setattr(hmc_small, "UNITS", 3)
     monkeypatch.setattr(hmc_small, "BURN_IN", 1)
     row = hmc_small.chain("short")

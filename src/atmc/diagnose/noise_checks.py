@@ -1,7 +1,8 @@
 """Whether mini-batch noise bends the sampled law: the temperature along the gradient noise, and what to change.
 
 The kinetic temperature is held at T by the thermostats, parameter by parameter, and the configurational temperature is
-T in any stationary chain. Neither sees noise that is correlated between parameters (docs/law.md); this reading does.
+T in any stationary chain. Neither sees noise that is correlated between parameters; this reading does
+(docs/minibatches.md).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class KroneckerNoise:
     """What is known of the noise within the tensors of one shard."""
 
     def __init__(self, shard: Shard, rank: int) -> None:
-        self.updates = torch.zeros((), dtype=torch.int64)  # on the host
+        self.updates = torch.zeros((), dtype=torch.int64, device="cpu")
         by_size: dict[tuple[int, int], list[int]] = {}
         for index, p in enumerate(shard.params):
             by_size.setdefault(_matrix(p), []).append(index)

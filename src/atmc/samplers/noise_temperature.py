@@ -2,8 +2,8 @@
 
 The kinetic temperature is a mean over all parameters, and the thermostat of each parameter holds it at T. Mini-batch
 noise is correlated between parameters: it heats a few directions, and the thermostats take as much out of all the
-others. The mean stays at T while the law is off by O(h) (docs/law.md). So p is read along the noise itself. With u the
-difference of two fresh mini-batch gradients at one θ, and q the momentum at the time of θ,
+others. The mean stays at T while the law is off by O(h) (docs/minibatches.md). So p is read along the noise itself.
+With u the difference of two fresh mini-batch gradients at one θ, and q the momentum at the time of θ,
 
     (u·K'(q)) (u·q/m) / (u·u/m),      for a Gaussian K and one mass (q·u)²/(m |u|²),
 
