@@ -81,7 +81,7 @@ def frontier(seed: int) -> tuple[list[Training], list[Training], list[Training]]
     ]
     second = [
         *(Training("atmc", "wrn16", 160, seed, temperature=t) for t in TEMPERATURES[1:]),
-        *(Training(kind, "wrn16", 160, seed, temperature=TEMPERATURES[0]) for kind in ("sghmc", "sgnht")),
+        *(Training(kind, "wrn16", 160, seed, temperature=t) for kind in ("sghmc", "sgnht") for t in TEMPERATURES),
         Training("sgd", "wrn16", 80, seed, chains=2),
         Training("swa", "wrn16", 80, seed),
         Training("swa", "wrn16", 40, seed),
