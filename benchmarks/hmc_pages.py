@@ -17,6 +17,7 @@ from pages import ROOT, fill_pages, markdown
 FOLDER = ROOT / "results" / "hmc"
 FIGURE = FOLDER / "curves.svg"
 MARKED = {"SGHMC, cyclic": (0.3,), "PX-SGHMC, cyclic": (0.02,)}  # published rows of 500,000 gradients in the figure
+BESIDE = ("full-0.002", "mini-0.002", "mini-0.002-noise16", "mini-0.0007", "mini-0.0007-noise16")
 SMALL = ("training_loss", "nll_alone", "nll", "ambiguity", "curvature", "noise_temperature")
 NOTHING = "No row of ours has been measured yet."
 
@@ -71,8 +72,8 @@ def temperatures() -> str:
     )
 
 
-def small() -> str:
-    """The small posterior of `hmc_small.py`."""
+def small(corrected: bool = False) -> str:
+    """The small posterior of `hmc_small.py`; `corrected`: how far corrections of mini-batch noise come, row by row."""
     path = FOLDER / "small.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     if not found:
@@ -82,6 +83,9 @@ def small() -> str:
         rows[row["row"]].append(row)
     for seeds in rows.values():
         row = seeds[0]
+        new = bool(row.get("noise_kronecker") or row.get("importance"))
+        if new != corrected and not (corrected and row["row"] in BESIDE):
+            continue
         data = "all data" if row["batch"] >= 800 else f"batches of {row['batch']}"
         data += " in epochs" if row.get("in_epochs") else " by importance" if row.get("importance") else ""
         rank = f"{row['noise_rank']}, Kronecker" if row.get("noise_kronecker") else str(row["noise_rank"])
@@ -173,13 +177,16 @@ BLOCKS = {
     "hmc temperatures": temperatures,
     "hmc figure": figure_line,
     "hmc small": small,
+    "minibatches small": lambda: small(corrected=True),
 }
 
 
 def main() -> None:
     if groups := rows():
         FIGURE.write_text(draw(groups), encoding="utf-8")
-    fill_pages({name: make() for name, make in BLOCKS.items()}, [ROOT / "docs" / "hmc.md"])
+    fill_pages(
+        {name: make() for name, make in BLOCKS.items()}, [ROOT / "docs" / "hmc.md", ROOT / "docs" / "minibatches.md"]
+    )
 
 
 if __name__ == "__main__":

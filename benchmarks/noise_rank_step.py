@@ -1,26 +1,37 @@
-"""Milliseconds of a step of WRN-16-4 with friction along the noise: gn-ws, batch 128, bf16, one CUDA graph, uncompiled.
+"""Milliseconds of a step with friction along the noise: bf16, one CUDA graph, uncompiled.
 
-    python benchmarks/noise_rank_step.py [--out results/minibatch]
+    python benchmarks/noise_rank_step.py [--networks wrn frn] [--out results/minibatch]
 
-The whole step (forward, backward, sampler) and the sampler alone, for ranks 0, 8 and 16: medians of ten rounds of 64
-replays. Ranks above 0 include the update of the noise's directions every 16 steps, outside the graph.
+WRN-16-4 gn-ws at batch 128, ResNet-20-FRN at batch 256. The whole step (forward, backward, sampler) and the sampler
+alone, for several ranks, and rank 16 with a Kronecker-factored rest: medians of ten rounds of 64 replays. Ranks above 0
+include the update of the noise's directions every 16 steps, outside the graph; the basis of the Kronecker factors
+changes in one of ten rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import atmc
 from atmc.nn import build
 from atmc.samplers import noise_friction, noise_rows
+
+NETWORKS: dict[str, tuple[int, dict[str, Any]]] = {
+    "wrn": (128, {"name": "wide-resnet", "depth": 16, "width": 4, "norm": "gn-ws"}),
+    "frn": (256, {"name": "resnet-frn", "depth": 20}),
+}
+FRICTION = ((0, False), (8, False), (16, False), (32, False), (16, True))
 
 
 def timed(step: Callable[[], None], sampler: atmc.ATMC) -> float:
@@ -49,26 +60,31 @@ def timed(step: Callable[[], None], sampler: atmc.ATMC) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
-    x = torch.randn(128, 3, 32, 32, device="cuda").bfloat16().to(memory_format=torch.channels_last)
-    y = torch.randint(10, (128,), device="cuda")
     rows = []
-    for rank in (0, 8, 16):
-        model = build("wide-resnet", depth=16, width=4, norm="gn-ws").cuda()
+    for network, (rank, kronecker) in itertools.product(options.networks, FRICTION):
+        batch, settings = NETWORKS[network]
+        x = torch.randn(batch, 3, 32, 32, device="cuda").bfloat16().to(memory_format=torch.channels_last)
+        y = torch.randint(10, (batch,), device="cuda")
+        model = build(**settings).cuda()
         params = list(model.parameters())
-        sampler = atmc.ATMC(params, lr=1e-3, mass=1e6, friction=105.0, noise_rank=rank)
+        friction: dict[str, Any] = {"noise_rank": rank, "noise_kronecker": kronecker}
+        sampler = atmc.ATMC(params, lr=1e-3, mass=1e6, friction=105.0, **friction)
 
-        def whole(model: torch.nn.Module = model, sampler: atmc.ATMC = sampler) -> None:
+        def whole(model: torch.nn.Module = model, sampler: atmc.ATMC = sampler, x: Tensor = x, y: Tensor = y) -> None:
             for p in model.parameters():
                 p.grad = None
             (F.cross_entropy(model(x).float(), y) * 45_000).backward()
             sampler.step()
 
-        row = {"rank": rank, "whole_ms": timed(whole, sampler), "sampler_ms": timed(sampler.step, sampler)}
+        row = {"network": network, "rank": rank, "kronecker": kronecker}
+        row |= {"whole_ms": timed(whole, sampler), "sampler_ms": timed(sampler.step, sampler)}
         rows.append(row)
-        print(f"rank {rank:2d}: whole step {row['whole_ms']:.3f} ms, sampler {row['sampler_ms']:.3f} ms", flush=True)
+        said = f"{network} rank {rank:2d}{' Kronecker' if kronecker else ''}"
+        print(f"{said:22} whole step {row['whole_ms']:.3f} ms, sampler {row['sampler_ms']:.3f} ms", flush=True)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}

@@ -98,6 +98,7 @@ class _StopAt30(Progress):
 SECTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "warm start, two chains": {"schedule": {"epochs": 8, "warm_start_epochs": 3}, "chains": 2},
+    "friction within tensors": {"sampler": {"noise_rank": 4, "noise_kronecker": True}},
     "friction along the noise, masses": {
         "sampler": {"noise_rank": 4, "mass_from": "tensor", "mass_looks": 2, "look_batches": 4},
         "schedule": {"epochs": 8, "burn_in_epochs": 2},

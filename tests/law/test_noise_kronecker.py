@@ -14,6 +14,7 @@ from scipy.linalg import solve_discrete_lyapunov
 
 import atmc
 from atmc.samplers import backends, noise_rows
+from atmc.samplers.noise_friction import strengths
 from atmc.samplers.noise_kronecker import KroneckerNoise
 
 H, D, T, ROWS, COLUMNS, RANK = 0.1, 3.0, 1.5, 2, 3, 2
@@ -47,7 +48,6 @@ class Case:
         known: Any = self.sampler._kronecker
         shard = self.sampler._shards[0]
         variance = torch.tensor([2.0, 1.0, 0.3, 0.1, 0.03, 0.0], dtype=torch.float64) * unit
-        known.variance.copy_(variance)
         for basis, right in zip(known.groups[0].bases, (LEFT, RIGHT), strict=True):
             basis[0].copy_(right)
         root = self.mass.sqrt().flatten()
@@ -57,10 +57,9 @@ class Case:
         for row, value in enumerate(shared):
             shard.flat[f"noise_{row}"].copy_(value)
         noise_rows.derive(shard, RANK)
-        group = self.sampler.param_groups[0]
-        from atmc.samplers.noise_friction import strengths
-
-        known.derive(shard, RANK, *strengths(group))
+        known.project(shard)
+        known.variance.copy_(variance + known.rows.square().sum(0))
+        known.derive(shard, *strengths(self.sampler.param_groups[0]))
         self.factor = torch.cat([shared, variance.sqrt()[:, None] * BASIS.T * root])
 
     def step(self, theta: Any, p: Any, grad: Any, eta: Any) -> Any:
@@ -109,17 +108,26 @@ def test_masses_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     assert off(monkeypatch, 1.0, mass) < 1e-9
 
 
-def without_inner(self: Any, shard: Any, rank: int, strength: Any, drag: Any) -> None:
-    KRONECKER_DERIVE(self, shard, rank, strength, drag)
+def without_inner(self: Any, shard: Any, strength: Any, drag: Any) -> None:
+    KRONECKER_DERIVE(self, shard, strength, drag)
     self.inner.zero_()
 
 
-def plain_inner(self: Any, shard: Any, rank: int, strength: Any, drag: Any) -> None:
+def plain_inner(self: Any, shard: Any, strength: Any, drag: Any) -> None:
     """As if there were no noise within tensors."""
+    self.project(shard)
+    rest = self.rest.clone()
     kept = self.variance.clone()
     self.variance.zero_()
-    KRONECKER_DERIVE(self, shard, rank, strength, drag)
+    KRONECKER_DERIVE(self, shard, strength, drag)
     self.variance.copy_(kept)
+    self.rest.copy_(rest)
+
+
+def counted_twice(self: Any, shard: Any) -> None:
+    """B stays in the variances."""
+    KRONECKER_PROJECT(self, shard)
+    self.rest.copy_(self.variance)
 
 
 def doubled(self: Any, shard: Any, velocity: Any, strength: Any, drag: Any) -> Any:
@@ -131,10 +139,12 @@ def no_drag(self: Any, shard: Any, velocity: Any, strength: Any, drag: Any) -> A
 
 
 KRONECKER_DERIVE: Callable[..., None] = KroneckerNoise.derive
+KRONECKER_PROJECT: Callable[..., None] = KroneckerNoise.project
 KRONECKER_FRICTION: Callable[..., Any] = KroneckerNoise.friction
 FLAWS = [
     ("derive", without_inner),
     ("derive", plain_inner),
+    ("project", counted_twice),
     ("friction", doubled),
     ("friction", no_drag),
     ("_root_mass", lambda self, shard: 1.0),
@@ -145,7 +155,7 @@ FLAWS = [
 @pytest.mark.parametrize(
     ("name", "flaw"),
     FLAWS,
-    ids=["no rows", "rows alone", "twice the friction", "no own friction", "no mass", "no basis"],
+    ids=["no rows", "rows alone", "counted twice", "twice the friction", "no own friction", "no mass", "no basis"],
 )
 def test_errors_are_found(monkeypatch: pytest.MonkeyPatch, name: str, flaw: Any) -> None:
     monkeypatch.setattr(KroneckerNoise, name, flaw)
@@ -171,7 +181,7 @@ def test_the_noise_is_learned_from_the_gradients() -> None:
         if call % 64 == 63 and call > 3000:
             for group in known.groups:
                 basis = torch.kron(group.bases[0][0], group.bases[1][0] if group.shape[2] > 1 else torch.ones(1, 1))
-                part = basis @ torch.diag(group.of(known.variance).flatten()) @ basis.T
+                part = basis @ torch.diag(group.of(known.rest).flatten()) @ basis.T
                 at = slice(0, 48) if group.shape[2] > 1 else slice(48, 53)
                 found[at, at] += part
             row = torch.cat([sampler.state[p]["noise_0"].flatten() for p in (theta, other)])
@@ -184,3 +194,31 @@ def test_the_noise_is_learned_from_the_gradients() -> None:
     assert torch.linalg.matrix_norm(found - right_answer) < 0.15 * torch.linalg.matrix_norm(right_answer)
     assert float(found.trace()) == pytest.approx(float(right_answer.trace()), rel=0.05)
     assert float(row @ row) < 0.6 * float(right_answer.trace())  # the one row alone would not do
+
+
+@pytest.mark.parametrize("size", [(125, 8), (6, 8)], ids=["many", "few"])
+def test_noise_without_directions_is_counted_once(size: tuple[int, int]) -> None:
+    """Chance makes 16 rows too long where no direction stands out; the variances beside them make up for it."""
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.zeros(*size, requires_grad=True)
+    sampler = atmc.SGHMC([theta], lr=1e-6, friction=10.0, noise_rank=16, noise_kronecker=True)
+    known: Any = sampler._kronecker
+    found, times = 0.0, 0
+    for call in range(2400):
+        theta.grad = torch.randn(size, generator=generator)
+        sampler.step()
+        if call % 16 == 15 and call > 1000:
+            found += float(known.rest.sum() + known.rows.square().sum())
+            times += 1
+    assert found / times == pytest.approx(theta.numel(), rel=0.03)
+
+
+def test_a_step_size_that_falls_takes_the_rows_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until K is renewed it must not be larger than it should be: rows would be thrown back and grow."""
+    case = Case(monkeypatch, 10.0, 2.0, "SGHMC", 1.0)
+    case.sampler.param_groups[0]["lr"] = H / 10
+    p = torch.ones(DIM, dtype=torch.float64)
+    zero = torch.zeros(DIM, dtype=torch.float64)
+    for _ in range(16):
+        p = torch.from_numpy(case.step(zero, p, zero, zero)[DIM:])
+        assert float(p.norm()) < DIM**0.5

@@ -85,6 +85,39 @@ def test_a_state_resumes_exactly(stop: int, kronecker: bool) -> None:
     assert all(torch.equal(p, q) for p, q in zip(params, expected, strict=True))
 
 
+def test_what_is_known_of_tensors_survives_another_memory_format() -> None:
+    sampler, params = made(None, noise_kronecker=True)
+    walk(sampler, params, 0, 40)
+    other, others = made(None, noise_kronecker=True)
+    with torch.no_grad():
+        others[2].data = others[2].data.contiguous()
+        for p, q in zip(others, params, strict=True):
+            p.copy_(q)
+    other._build()
+    other.load_state_dict(copy.deepcopy(sampler.state_dict()))
+    for one, its in ((sampler, params), (other, others)):
+        along = [torch.linspace(-1, 1, p.numel(), dtype=torch.float64).view(p.shape) for p in its]
+        one._shards[0].flat["momentum"].zero_()
+        for p, g in zip(its, along, strict=True):
+            p.grad = g.clone()
+        shard, known = one._shards[0], one._kronecker
+        flat = torch.zeros(shard.total, dtype=torch.float64)
+        for view, g in zip(noise_rows.like_params(shard, flat), along, strict=True):
+            view.copy_(g)
+        taken = known.friction(shard, flat, 0.01, 0.1).clone()
+        one.found = torch.cat([v.reshape(-1) for v in noise_rows.like_params(shard, taken)])
+    assert torch.allclose(sampler.found, other.found, rtol=1e-9)
+
+
+def test_a_huge_gradient_is_left_out() -> None:
+    sampler, params = made(None, dtype=torch.float32, noise_kronecker=True, nonfinite="ignore")
+    walk(sampler, params, 0, 20)
+    before = [t.clone() for t in sampler._kronecker.tensors()]
+    sampler._shards[0].flat["noise_new_0"].fill_(1e20)
+    sampler._kronecker.learn(sampler._shards[0], 3)
+    assert all(torch.equal(a, b) for a, b in zip(before, sampler._kronecker.tensors(), strict=True))
+
+
 @pytest.mark.parametrize("kronecker", [False, True])
 def test_a_copy_goes_its_own_way(kronecker: bool) -> None:
     sampler, params = made(None, noise_kronecker=kronecker)
@@ -209,6 +242,10 @@ def test_what_does_not_fit_is_refused() -> None:
         without.load_state_dict(with_it.state_dict())
     with pytest.raises(ValueError, match="it was taken without noise_kronecker"):
         with_it.load_state_dict(without.state_dict())
+    broken = with_it.state_dict()
+    broken["sampler"]["kronecker"] = [1, 2]
+    with pytest.raises(ValueError, match="noise_kronecker of this state does not fit"):
+        with_it.load_state_dict(broken)
     broken = with_it.state_dict()
     broken["sampler"]["kronecker"][1][0] = float("nan")
     with pytest.raises(ValueError, match="noise_kronecker of this state is not finite"):

@@ -81,6 +81,8 @@ def change_masses(sampler: Sampler, new: Masses) -> None:
         group["mass"], first = after, first + len(params)
     for shard in sampler._shards:
         shard.scratch.pop("noise mass", None)
+    if sampler._kronecker is not None:
+        sampler._kronecker.forget()  # it is in units of √m
 
 
 @torch.no_grad()

@@ -122,7 +122,7 @@ def update(sampler: Any, steps: int) -> None:
             factor.copy_(best.T.to(both) @ both)
         derive(shard, sampler.noise_rank)
     if sampler._kronecker is not None:
-        sampler._kronecker.derive(sampler._shards[0], sampler.noise_rank, *strengths(sampler.param_groups[0]))
+        sampler._kronecker.derive(sampler._shards[0], *strengths(sampler.param_groups[0]))
 
 
 def strengths(group: dict[str, Any]) -> tuple[Any, Any]:

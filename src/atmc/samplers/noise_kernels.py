@@ -136,10 +136,10 @@ def moving_kernel(
     # fmt: on
     if KEEP:
         kept = velocity + offset
-        tl.store(kept + a0, v0, mask=i0)
-        tl.store(kept + a1, v1, mask=i1)
-        tl.store(kept + a2, v2, mask=i2)
-        tl.store(kept + a3, v3, mask=i3)
+        tl.store(kept + a0, v0, mask=a0 < numel)  # 0 without a gradient
+        tl.store(kept + a1, v1, mask=a1 < numel)
+        tl.store(kept + a2, v2, mask=a2 < numel)
+        tl.store(kept + a3, v3, mask=a3 < numel)
     else:
         factor = rows + offset
         for first in range(0, RANK, GROUP):

@@ -3,12 +3,13 @@
 `noise_friction.py` knows the noise's covariance V along `rank` directions. Here the rest of V has a model of full rank,
 tensor by tensor. A tensor of the shape [a, ...] is a matrix with a rows, and its noise is taken as uncorrelated in the
 basis of the eigenvectors of E[d dᵀ] and E[dᵀ d], where d is a difference of two gradients without its part along the
-rows B. This is the basis of Shampoo and SOAP, put to another use. Where V is not of this form, its elements there are
-still right on average, and thermostats take care of the others.
+rows B. This is the basis of Shampoo and SOAP, put to another use. In this basis the variances V̂ + diag B̂'B̂ are those of
+fresh differences, also where chance has made B too long; what V is besides its diagonal there and B'B is left out.
 
-In units of √m, with Q that rotation, v̂ = Qᵀ√m (K'(p) + K'(p₀)), V̂ the variances, B̂ = QᵀB/√m, c = h²/4T, and
+In units of √m, with Q that rotation, v̂ = Qᵀ√m (K'(p) + K'(p₀)), V̂ the variances beside B, B̂ = QᵀB/√m, c = h²/4T, and
 w = 1/(1 + ρ + c V̂), the momentum step of `noise_friction.py` is p' = p₀ − √m Q(c V̂ w v̂ + w B̂' K B̂ (1 + ρ) w v̂),
-with K = c (I + c B̂ w B̂')⁻¹. K is renewed with V̂ and B̂; in between it lags behind a step size that changes.
+with K = c (I + c B̂ w B̂')⁻¹. K is renewed with V̂ and B̂ every EVERY steps. Where c falls in between, K falls in
+proportion, which is never more than it should be; where c rises, K is too small until then.
 
 Differences of the last steps alone are used, as for B: no gradient more, and none of the step's own mini-batch.
 """
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atmc.samplers.flat_state import Shard, dense
+from atmc.samplers.flat_state import Shard, view_like
 from atmc.samplers.noise_rows import EVERY, buffer, mass_of, rows_of, scale_of
 
 MEMORY = 400  # steps that variances and factors remember
@@ -58,7 +59,7 @@ class KroneckerNoise:
         for index, p in enumerate(shard.params):
             by_size.setdefault(_matrix(p), []).append(index)
         self.groups: list[Group] = []
-        places, begin = [], 0
+        places, begin, count = [], 0, torch.arange(shard.total, device="cpu")
         options: dict[str, Any] = {"dtype": shard.dtype, "device": shard.device}
         for (rows, columns), members in by_size.items():
             shape = len(members), rows, columns
@@ -66,25 +67,34 @@ class KroneckerNoise:
             factors = [torch.zeros(len(members), side, side, **options) for side in sides]
             bases = [torch.eye(side, **options).expand(len(members), -1, -1).clone() for side in sides]
             self.groups.append(Group(begin, shape, factors, bases))
-            places += [torch.arange(shard.offsets[i], shard.offsets[i] + rows * columns, device="cpu") for i in members]
+            places += [view_like(count, shard.offsets[i], shard.params[i]).reshape(-1) for i in members]
             begin += math.prod(shape)
         self.place = torch.cat(places).to(shard.device)  # of each grouped element in the flat buffers
-        self.variance = torch.zeros(begin, **options)
-        self.rows = torch.zeros(rank, begin, **options)
-        self.inner = torch.zeros(rank, rank, **{**options, "dtype": torch.float64})
+        self.variance = torch.zeros(begin, **options)  # of all noise
+        self.rest = torch.zeros(begin, **options)  # V̂: of what B leaves out
+        self.rows = torch.zeros(rank, begin, **options)  # B̂
+        self.inner = torch.zeros(rank, rank, dtype=torch.float64, device=shard.device)  # K
+        self.strength = torch.zeros((), dtype=torch.float64, device=shard.device)  # the c that K was made for
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that a state has to carry along, in a fixed order."""
-        yield from (self.updates, self.variance, self.rows, self.inner)
+        """All that a state has to carry along, in a fixed order; `project` makes the rest of it."""
+        yield from (self.updates, self.variance, self.inner, self.strength)
         for group in self.groups:
             yield from (*group.factors, *group.bases)
 
-    def taking_over(self, known: KroneckerNoise | None) -> KroneckerNoise:
-        """Itself, with what another one knew of the same parameters, as after a move to another device."""
+    def take_over(self, known: KroneckerNoise | None, shard: Shard) -> None:
+        """What another one knew of the same parameters, as after a move to another device; of others nothing."""
         if known is not None and [t.shape for t in known.tensors()] == [t.shape for t in self.tensors()]:
             for mine, theirs in zip(self.tensors(), known.tensors(), strict=True):
                 mine.copy_(theirs)
-        return self
+            self.project(shard)
+
+    def forget(self) -> None:
+        """Know nothing, as when masses have changed and with them all units."""
+        for known in (self.updates, self.variance, self.rest, self.rows, self.inner, self.strength):
+            known.zero_()
+        for mean in (mean for group in self.groups for mean in group.factors):
+            mean.zero_()
 
     # -- in the step ---------------------------------------------------------------------------------------------------
 
@@ -92,10 +102,11 @@ class KroneckerNoise:
         """What is taken off the momentum, from the flat K'(p) + K'(p₀); `strength` is h²/4T, `drag` is ρ."""
         root = self._root_mass(shard)
         moving = self._rotate(velocity[self.place] * root)
-        noise = self.variance * strength
+        noise = self.rest * strength
         slow = 1.0 / (noise + (drag + 1.0))
         left = moving * slow * (drag + 1.0)  # what the friction within tensors leaves
-        along = self.inner @ (self.rows @ left).double()
+        lag = (strength / self.strength.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
+        along = (self.inner @ (self.rows @ left).double()) * lag
         taken = slow * (noise * moving + self.rows.T @ along.to(shard.dtype))
         flat = buffer(shard, "noise friction")
         return flat.index_copy_(0, self.place, (self._rotate(taken, back=True) * root).to(shard.dtype))
@@ -106,9 +117,9 @@ class KroneckerNoise:
             x = group.of(grouped)
             left, right = group.bases
             if left.shape[-1]:
-                x = (left if back else left.mT) @ x
+                x = torch.einsum("nij,...njk->...nik", left if back else left.mT, x)
             if right.shape[-1]:
-                x = x @ (right.mT if back else right)
+                x = torch.einsum("...nij,njk->...nik", x, right.mT if back else right)
             parts.append(x.flatten(-3))
         return torch.cat(parts, -1)
 
@@ -122,12 +133,12 @@ class KroneckerNoise:
 
     def learn(self, shard: Shard, rank: int) -> None:
         """Take in the last EVERY differences without their part along B; to be called before B is renewed."""
-        rows, root = rows_of(shard, rank)[:, self.place] / self._root_mass(shard), scale_of(shard, rank)
+        rows, scale = rows_of(shard, rank)[:, self.place] / self._root_mass(shard), scale_of(shard, rank)
         factor, fresh = rows[:rank], rows[rank:-1]
-        inverse = torch.where(root > 0, 1.0 / root, torch.zeros_like(root)).to(shard.dtype)
-        rest = fresh - (fresh @ factor.T * inverse) @ factor
-        if not bool(rest.isfinite().all()):  # the chain diverges, which is told elsewhere
+        if not bool(fresh.square().sum().square().isfinite()):  # the chain diverges, which is told elsewhere
             return
+        inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale)).to(shard.dtype)
+        rest = fresh - (fresh @ factor.T * inverse) @ factor
         count = int(self.updates) + 1
         self.updates.fill_(count)
         share = max(-math.expm1(-EVERY / MEMORY), 1.0 / count)
@@ -139,7 +150,7 @@ class KroneckerNoise:
                     mean.lerp_(x @ x.mT / EVERY, share)
         if count % FULL == 0 or (count < FULL and count & (count - 1) == 0):
             self._turn()
-        self.variance.lerp_(self._rotate(rest).square().mean(0), share)
+        self.variance.lerp_(self._rotate(fresh).square().mean(0), share)
 
     def _turn(self) -> None:
         """Turn the basis to the eigenvectors of the factors, and take the variances along."""
@@ -154,19 +165,22 @@ class KroneckerNoise:
                     basis.copy_(new)
             own.copy_(moved)
 
-    def derive(self, shard: Shard, rank: int, strength: Any, drag: Any) -> None:
-        """Bring what follows from B and the variances up to date, where a captured graph looks for it."""
-        rows = rows_of(shard, rank)[:rank, self.place] / self._root_mass(shard)
+    def project(self, shard: Shard) -> None:
+        """B in this basis, and what it leaves of the variances."""
+        rows = rows_of(shard, len(self.rows))[: len(self.rows), self.place] / self._root_mass(shard)
         self.rows.copy_(self._rotate(rows))
+        self.rest.copy_((self.variance - self.rows.square().sum(0)).clamp_min(0.0))
+
+    def derive(self, shard: Shard, strength: Any, drag: Any) -> None:
+        """Bring what follows from B and the variances up to date, where a captured graph looks for it."""
+        self.project(shard)
         wide = self.rows.double()
-        slow = 1.0 / (self.variance.double() * strength + (drag + 1.0))
-        eye = torch.eye(rank, dtype=torch.float64, device=wide.device)
+        slow = 1.0 / (self.rest.double() * strength + (drag + 1.0))
+        eye = torch.eye(len(wide), dtype=torch.float64, device=wide.device)
         self.inner.copy_(torch.linalg.inv(eye + (wide * slow) @ wide.T * strength) * strength)
+        self.strength.copy_(torch.as_tensor(strength, dtype=torch.float64))
 
 
 def _matrix(p: Tensor) -> tuple[int, int]:
-    """(rows, columns) of a parameter in the order of its memory, its slowest dimension in the rows."""
-    if p.ndim < 2 or not p.numel():
-        return p.numel(), 1
-    slowest = max(range(p.ndim), key=lambda i: p.stride(i)) if dense(p) else 0
-    return p.shape[slowest], p.numel() // p.shape[slowest]
+    """(rows, columns) of a parameter."""
+    return (p.shape[0], p.numel() // p.shape[0]) if p.ndim > 1 and p.numel() else (p.numel(), 1)

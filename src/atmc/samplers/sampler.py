@@ -193,7 +193,9 @@ class Sampler(Optimizer):
                 for shard in shards:
                     shard.flat["thermostat"].copy_(source.flat["thermostat"])
         if self.noise_kronecker and len(shards) == 1:
-            self._kronecker = KroneckerNoise(shards[0], self.noise_rank).taking_over(self._kronecker)
+            known = self._kronecker if all("noise_0" in own for own in kept.values()) else None
+            self._kronecker = KroneckerNoise(shards[0], self.noise_rank)
+            self._kronecker.take_over(known, shards[0])
         self._shards = shards
         for shard in shards:
             self._link(shard)
@@ -441,3 +443,5 @@ class Sampler(Optimizer):
         if self.noise_rank:
             for shard in self._shards:
                 noise_rows.derive(shard, self.noise_rank)
+            if self._kronecker is not None:
+                self._kronecker.project(self._shards[0])

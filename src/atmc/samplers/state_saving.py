@@ -181,7 +181,8 @@ def _kronecker(sampler: Sampler) -> list[Tensor]:
 def _check_kronecker(sampler: Sampler, given: Any) -> list[Tensor]:
     """What `noise_kronecker` has learned; older states, and those of other samplers, have none."""
     own = _kronecker(sampler)
-    shapes = [list(t.shape) for t in given] if isinstance(given, (list, tuple)) else None
+    fits = isinstance(given, (list, tuple)) and all(isinstance(t, Tensor) for t in given)
+    shapes = [list(t.shape) for t in given] if fits else None
     if shapes != [list(t.shape) for t in own]:
         raise ValueError(
             "noise_kronecker of this state does not fit the sampler: it was taken "
