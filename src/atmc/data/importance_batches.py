@@ -28,7 +28,7 @@ from atmc.data.device_batches import DeviceBatches
 from atmc.data.training_batches import Batches
 
 # λ. At 0.3 an example with a small score that has become hard weighs so much that on a logistic regression the variance
-# in the stiffest direction is 1.1 times too large, with noise_rank = 16; at 0.6 it is right (docs/law.md).
+# in the stiffest direction is 1.1 times too large, with noise_rank = 16; at 0.6 it is right (docs/minibatches.md).
 UNIFORM = 0.6
 UNSEEN = -1.0  # score of an example that was not drawn yet: it counts as much as the mean of the others
 # Probabilities are whole numbers of this unit. Their sum is then exact in any order; sums of floats are not on a GPU,
