@@ -243,9 +243,15 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="it was taken without noise_kronecker"):
         with_it.load_state_dict(without.state_dict())
     broken = with_it.state_dict()
-    broken["sampler"]["kronecker"] = [1, 2]
-    with pytest.raises(ValueError, match="noise_kronecker of this state does not fit"):
-        with_it.load_state_dict(broken)
+    for junk in ([1, 2], 5, None, torch.zeros(7), {}):
+        broken["sampler"]["kronecker"] = junk
+        with pytest.raises(ValueError, match="noise_kronecker of this state must be a list of tensors"):
+            with_it.load_state_dict(broken)
+    for place, junk in ((1, torch.zeros(7)), (1, torch.zeros(3) * 1j), (0, torch.tensor(-1))):
+        broken = with_it.state_dict()
+        broken["sampler"]["kronecker"][place] = junk
+        with pytest.raises(ValueError, match="noise_kronecker of this state"):
+            with_it.load_state_dict(broken)
     broken = with_it.state_dict()
     broken["sampler"]["kronecker"][1][0] = float("nan")
     with pytest.raises(ValueError, match="noise_kronecker of this state is not finite"):

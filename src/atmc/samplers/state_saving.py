@@ -180,17 +180,24 @@ def _kronecker(sampler: Sampler) -> list[Tensor]:
 
 def _check_kronecker(sampler: Sampler, given: Any) -> list[Tensor]:
     """What `noise_kronecker` has learned; older states, and those of other samplers, have none."""
+    named = "noise_kronecker of this state"
+    if not isinstance(given, (list, tuple)) or not all(isinstance(t, Tensor) for t in given):
+        raise ValueError(f"{named} must be a list of tensors")
     own = _kronecker(sampler)
-    fits = isinstance(given, (list, tuple)) and all(isinstance(t, Tensor) for t in given)
-    shapes = [list(t.shape) for t in given] if fits else None
-    if shapes != [list(t.shape) for t in own]:
+    if [_kind(t) for t in given] != [_kind(t) for t in own]:
+        with_it = "with" if len(given) else "without"
         raise ValueError(
-            "noise_kronecker of this state does not fit the sampler: it was taken "
-            f"{'with' if given else 'without'} noise_kronecker, or of other parameters"
+            f"{named} does not fit the sampler: it was taken {with_it} noise_kronecker, or of other parameters"
         )
     if False in _together([t.isfinite().all() for t in given] or [torch.tensor(True)]):
-        raise ValueError("noise_kronecker of this state is not finite")
+        raise ValueError(f"{named} is not finite")
+    if given and int(given[0]) < 0:
+        raise ValueError(f"{named} must have taken in at least 0 updates")
     return list(given)
+
+
+def _kind(t: Tensor) -> tuple[Any, ...]:
+    return t.shape, t.layout, t.is_floating_point(), t.is_complex()
 
 
 def tensor_settings(sampler: Sampler) -> list[dict[str, Tensor]]:
