@@ -14,6 +14,7 @@ import torch
 from atmc.common.text import plural
 from atmc.nn import build
 from atmc.nn.standardisation import WSConv2d
+from atmc.posterior.calibration import calibrated_nll_each
 from filter_lengths import NETWORK as SMALL
 from network_rows import NETWORKS, Row, is_worse
 from pages import ROOT, markdown
@@ -124,19 +125,21 @@ def paired() -> str:
         for each, row in found.items():
             ours = _by_image(row)
             if each != "bn" and ours is not None and against is not None:
-                more, less = (mine - his for mine, his in zip(ours, against, strict=True))
-                lines.append([NETWORKS[each][0], str(epochs), decay, _with_error(more, 2), _with_error(less, 3)])
-    heads = ["SGD against BatchNorm", "epochs", "weight decay on", "accuracy, points", "NLL"]
+                more = [mine - his for mine, his in zip(ours, against, strict=True)]
+                cells = [_with_error(values, digits) for values, digits in zip(more, (2, 3, 3), strict=True)]
+                lines.append([NETWORKS[each][0], str(epochs), decay, *cells])
+    heads = ["SGD against BatchNorm", "epochs", "weight decay on", "accuracy, points", "NLL", "calibrated NLL"]
     return markdown(heads, lines or [[NONE] * len(heads)])
 
 
-def _by_image(row: dict[str, Any] | None) -> tuple[Any, Any] | None:
-    """Percent right and NLL of every held-out image."""
+def _by_image(row: dict[str, Any] | None) -> tuple[Any, ...] | None:
+    """Percent right, NLL and calibrated NLL of every held-out image."""
     if row is None or not row.get("probabilities"):
         return None
     stored = np.load(FOLDER / row["probabilities"][0])
     probs, labels = stored["probs"].mean(0), stored["labels"]
-    return 100.0 * (probs.argmax(1) == labels), -np.log(probs[np.arange(len(labels)), labels])
+    nll = -np.log(probs[np.arange(len(labels)), labels])
+    return 100.0 * (probs.argmax(1) == labels), nll, calibrated_nll_each(probs, labels)
 
 
 def _with_error(values: Any, digits: int) -> str:
