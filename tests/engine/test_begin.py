@@ -12,6 +12,7 @@ from atmc.data import ImageData
 from atmc.engine import runner
 from atmc.engine.run_data import RunData, load_data
 from atmc.engine.runner import run
+from atmc.recipe.build import build_model
 from atmc.recipe.toml_files import recipe_to_toml
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir
@@ -134,3 +135,25 @@ def test_too_large_a_batch_is_not_blamed_on_the_schedule(tiny: Any, change: Any,
     recipe = change(tiny, data={"batch_size": 5000}, schedule={"cycle_epochs": 1, "burn_in_epochs": 6})
     with pytest.raises(InputError, match=r"data\.batch_size = 5000 is larger than the 90 training examples"):
         run(recipe, tmp_path / "run", progress=None)
+
+
+def test_chains_begin_at_networks_of_their_own(
+    tiny: Any, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = change(tiny, chains=2)
+    examples = load_data(recipe)
+    given = [build_model(recipe, examples.train.shape, examples.classes, seed) for seed in (7, 8)]
+    found: list[dict[str, torch.Tensor]] = []
+    begin: Callable[[Any], int] = runner.Checkpointer.begin
+
+    def look(keeper: Any) -> int:
+        found.append({name: tensor.clone() for name, tensor in keeper.chain.model.state_dict().items()})
+        return begin(keeper)
+
+    monkeypatch.setattr(runner.Checkpointer, "begin", look)
+    assert run(recipe, tmp_path / "run", progress=None, model=given).status == "done"
+    for own, network in zip(found, given, strict=True):
+        for name, tensor in network.state_dict().items():
+            assert torch.equal(own[name], tensor)
+    with pytest.raises(InputError, match="1 networks for 2 chains"):
+        run(recipe, tmp_path / "other", progress=None, model=given[:1])

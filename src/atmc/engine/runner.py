@@ -5,6 +5,7 @@ stopped. The loop is a conversation between three parties that know nothing of e
 `ChainStore` keeps files, and `Runner` decides when one speaks to the other.
 """
 
+import copy
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from atmc.common.atomic_files import refuse_foreign
+from atmc.common.errors import InputError
 from atmc.engine.batches import make_feed
 from atmc.engine.chain import AHEAD, Chain
 from atmc.engine.checkpointing import Checkpointer, GaveUpError
@@ -64,7 +66,7 @@ def run(
     time_budget: float | None = None,
     progress: Progress | Literal["auto"] | None = "auto",
     *,
-    model: nn.Module | None = None,
+    model: nn.Module | Sequence[nn.Module] | None = None,
     data: RunData | None = None,
     prior: Any = None,
     fixed: dict[str, Tensor] | None = None,
@@ -74,9 +76,10 @@ def run(
     """Run `recipe` in the folder `out`, or go on with it there.
 
     `time_budget` (seconds, of this call) ends it with a checkpoint. `progress` None says nothing. `model`, `data`
-    and `prior` (a rule) stand in for those that the recipe names: for a network or tensors of the user's own. `pilots`
-    are the runs that chose the recipe's temperature, to be kept with it. `fixed`
-    are the tensors of that network that are not sampled, which the run keeps once.
+    and `prior` (a rule) stand in for those that the recipe names: for a network or tensors of the user's own. Of a
+    sequence of networks chain k begins at the weights of the k-th. `pilots` are the runs that chose the recipe's
+    temperature, to be kept with it. `fixed` are the tensors of that network that are not sampled, which the run keeps
+    once.
     """
     began = time.monotonic()
     check_recipe(recipe)
@@ -110,7 +113,7 @@ class Runner:
         folder: Path,
         device: torch.device,
         world: World,
-        model: nn.Module | None,
+        model: nn.Module | Sequence[nn.Module] | None,
         data: RunData | None,
         prior: Any,
         progress: Progress,
@@ -124,7 +127,10 @@ class Runner:
         self.keepers: list[Checkpointer] = []
         data = data if data is not None else load_data(recipe)
         numbers = world.chains(recipe)
-        first = model if model is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
+        if isinstance(model, Sequence) and len(model) != recipe.chains:
+            raise InputError(f"{len(model)} networks for {recipe.chains} chains: each needs one to begin at")
+        given = model[numbers[0]] if isinstance(model, Sequence) else model
+        first = given if given is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
         check_fits(first, data, recipe, build_likelihood(recipe, likelihood))
         check_length(recipe, len(data.train))
         self.schedule = make_schedule(recipe, len(data.train))  # only now: too large a batch would be blamed on it
@@ -132,7 +138,9 @@ class Runner:
         feed = make_feed(recipe, data, first, device, world, chain_seed(recipe.seed, numbers[0], "order"))
         self.chains: list[Chain] = []
         for position, number in enumerate(numbers):
-            if model is not None:
+            if isinstance(model, Sequence):
+                own = copy.deepcopy(model[number])
+            elif model is not None:
                 own = start_weights(model, recipe, number)
             else:
                 own = first if position == 0 else build_model(recipe, data.train.shape, data.classes, number)
