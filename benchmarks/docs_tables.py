@@ -16,6 +16,7 @@ from cifar10_pages import scores_table
 from hmc_pages import BLOCKS as OF_HMC
 from imagenet_pages import BLOCKS as OF_IMAGENET
 from imagenet_speed_pages import BLOCKS as OF_IMAGENET_SPEED
+from leaderboard_pages import BLOCKS as OF_LEADERBOARD
 from network_pages import BLOCKS as OF_NETWORKS
 from network_speed_pages import BLOCKS as OF_SPEED
 from pages import ROOT, fill, fill_pages, markdown, pages
@@ -250,6 +251,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **OF_HMC,
     **OF_IMAGENET,
     **OF_IMAGENET_SPEED,
+    **OF_LEADERBOARD,
     **OF_NETWORKS,
     **OF_SPEED,
 }

@@ -1,14 +1,16 @@
 """CIFAR-10 at equal compute: deep ensembles, SWA, SWAG, MC dropout, Laplace, cycles at T = 0 and samplers.
 
-    ATMC_DATA=data python benchmarks/leaderboard.py run --store runs/leaderboard --time-budget 540 --jobs 2 \\
-        [--rows 'wrn16-*-160-s0'] [--ood fashion-mnist mnist noise] [--shift 1000]
-    python benchmarks/leaderboard.py list [--rows ...]      # names and epochs, in the order in which they run
-    python benchmarks/leaderboard.py table --store runs/leaderboard    # results/leaderboard: table.json and the figure
+    ATMC_DATA=data python benchmarks/leaderboard.py run --store runs/leaderboard --time-budget 540 --jobs 3 \\
+        [--rows 'wrn16-*-s0'] [--ood fashion-mnist mnist noise NAME=folder:PATH] [--shift 300]
+    python benchmarks/leaderboard.py list [--rows ...]      # epochs and seconds of each, in the order in which they run
+    python benchmarks/leaderboard.py table --store runs/leaderboard    # results/leaderboard, and tables of the docs
+    python benchmarks/leaderboard.py run --data digits --store runs/tiny    # one of each kind on a CPU, to try it
 
 `run` trains (`leaderboard_rows.py`), `--jobs` processes at a time, until the time budget is spent. It resumes what was
 cut short, and does not repeat what is in the store. Of every training run the store has NAME.json and NAME.npz, the
 probabilities of each network (`leaderboard_networks.py`), about a tenth of a megabyte for each network: these two are
-all that `table` needs, so they are what has to be brought back from another machine, in any number of sessions.
+all that `table` needs, so they are what has to be brought back from another machine, in any number of sessions. A
+sampler begins at the weights of a `cycles` run, so both belong into one session.
 Every network is trained by the engine: its step is one CUDA graph, for the baselines too.
 """
 
@@ -23,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from leaderboard_rows import IMAGES, TRAININGS, Training, recipe_of
+from leaderboard_rows import IMAGES, KEPT, TRAININGS, Training, recipe_of, tiny
 from network_table import CLOSING, SPARE
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "leaderboard"
@@ -40,35 +42,57 @@ def train(training: Training, options: argparse.Namespace) -> dict[str, Any]:
     from atmc.report.output_files import write
     from atmc.storage.run_directory import RunDir
     from cifar10_store import packed
-    from leaderboard_networks import network, predictions
+    from leaderboard_networks import network, predictions, starts
     from network_rows import decay_on_weights, dynamics
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     examples = IMAGES if options.data == "cifar10" else len(load(options.data, "train"))
-    recipe, folder = recipe_of(training, options.data, examples), options.store / "runs" / training.name
     images = load(options.data, "test")
-    own = network(training, len(images.classes), images.shape[0]) if training.kind == "dropout" else None
-    prior = decay_on_weights(examples - training.held_out)
+    runs = options.store / "runs"
     found: dict[str, Any] = {"name": training.name, **training.__dict__, "side_by_side": options.jobs}
-    try:
-        result = run(recipe, folder, options.time_budget, None, model=own, prior=prior)
-    except RunError as error:  # that it diverged for good is a result as well
-        return found | {"status": f"stopped: {error}"}
-    opened = RunDir.open(folder)
-    found |= {"status": result.status} | {key: value for key, value in dynamics(opened).items() if key != "curve"}
-    if result.status != "done":
-        return found
+    found |= {"gpu_seconds": 0.0, "torch": torch.__version__}
+    own: Any = None
+    if training.before:
+        cycles, share = RunDir.open(runs / training.before.name), 1 - KEPT * training.before.gap / training.cycle
+        own = starts(training, cycles, images.shape[0], len(images.classes))
+        found["gpu_seconds"] = dynamics(cycles)["gpu_seconds"] * share
+    elif training.kind == "dropout":
+        own = network(training, len(images.classes), images.shape[0])
+    prior, deadline = decay_on_weights(training.images), time.monotonic() + options.time_budget
+    opened, recipes = [], []
+    for temperature in training.temperatures:
+        recipe = recipe_of(training, temperature, options.data, examples)
+        folder = runs / recipe.name
+        try:
+            result = run(recipe, folder, max(1.0, deadline - time.monotonic()), None, model=own, prior=prior)
+        except RunError as error:  # that it diverged for good is a result as well
+            found["diverged"] = [*found.get("diverged", []), f"T = {temperature:g}: {error}"]
+            continue
+        if result.status != "done":
+            return found | {"status": result.status}
+        opened.append(RunDir.open(folder))
+        recipes.append(recipe)
+    if not opened:
+        return found | {"status": f"stopped: {found['diverged'][0]}"}
+    if time.monotonic() > deadline:
+        return found | {"status": "budget"}  # the next call begins with the predictions
     began = time.monotonic()
-    methods, labels = predictions(training, opened, recipe, device, options.ood, options.shift)
+    methods, labels, tried = predictions(training, opened, recipes[0], device, options.ood, options.shift)
+    best = min(range(len(tried)), key=lambda k: tried[k]["nll"]) if tried else 0
     arrays = {f"labels.{split}": values for split, values in labels.items()}
     for method, networks in methods.items():
         arrays |= {f"probs.{split}.{method}": values for split, values in networks.probs.items()}
         arrays |= {f"entropy.{name}.{method}": values for name, values in networks.entropy.items()}
         arrays |= {f"shift.{name}.{method}": values for name, values in networks.shift.items()}
-    found["methods"] = {m: {"epoch": n.epoch, "chain": n.chain} for m, n in methods.items()}
-    found |= {"prediction_seconds": round(time.monotonic() - began, 1), "torch": torch.__version__}
+    how = {key: value for key, value in dynamics(opened[best]).items() if key != "curve"}
+    how["gpu_seconds"] += found["gpu_seconds"]
+    found |= {"status": "done", **how, "methods": {m: {"epoch": n.epoch, "chain": n.chain} for m, n in methods.items()}}
+    if training.cyclic:
+        found["temperature"] = recipes[best].sampler.temperature
+        found["tried"] = [[each.sampler.temperature, score] for each, score in zip(recipes, tried, strict=bool(tried))]
+    found |= {"prediction_seconds": round(time.monotonic() - began, 1)}
     found["device"] = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    write(options.store / f"{training.name}.toml", recipe_to_toml(recipe).encode())
+    write(options.store / f"{training.name}.toml", recipe_to_toml(recipes[best]).encode())
     write(options.store / f"{training.name}.npz", packed(**arrays))
     return found
 
@@ -78,12 +102,15 @@ def child(training: Training, options: argparse.Namespace) -> None:
     (options.store / f"{training.name}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
-def is_done(path: Path) -> bool:
+def ended(training: Training, store: Path) -> str:
+    """How a training run ended so far."""
+    path = store / f"{training.name}.json"
+    return str(json.loads(path.read_text())["status"]) if path.exists() else ""
+
+
+def is_done(training: Training, store: Path) -> bool:
     """Whether a training run needs no more time: it ended, or diverged for good."""
-    if not path.exists():
-        return False
-    status = str(json.loads(path.read_text())["status"])
-    return status == "done" or status.startswith("stopped")
+    return ended(training, store).startswith(("done", "stopped"))
 
 
 def start(training: Training, left: float, options: argparse.Namespace) -> subprocess.Popen[bytes]:
@@ -96,14 +123,20 @@ def start(training: Training, left: float, options: argparse.Namespace) -> subpr
 
 def run_all(chosen: list[Training], options: argparse.Namespace) -> None:
     """Training runs side by side until all are done or the time is spent."""
+    from atmc.data import load
+    from leaderboard_networks import far_images
+
     began = time.monotonic()
     options.store.mkdir(parents=True, exist_ok=True)
-    waiting = [each for each in chosen if not is_done(options.store / f"{each.name}.json")]
+    far_images(load(options.data, "test"), options.ood, min(1, options.shift))  # what lacks is said before training
+    waiting = [each for each in chosen if not is_done(each, options.store)]
     running: dict[str, subprocess.Popen[bytes]] = {}
     while waiting or running:
         left = options.time_budget - (time.monotonic() - began)
-        if waiting and len(running) < options.jobs and left > SPARE:
-            each = waiting.pop(0)
+        ready = [each for each in waiting if each.before is None or ended(each.before, options.store) == "done"]
+        if ready and len(running) < options.jobs and left > SPARE:
+            each = ready[0]
+            waiting.remove(each)
             running[each.name] = start(each, left, options)
             continue
         if not running:
@@ -112,15 +145,16 @@ def run_all(chosen: list[Training], options: argparse.Namespace) -> None:
         for name, process in list(running.items()):
             if process.poll() is not None:
                 del running[name]
-                print(f"{time.monotonic() - began:5.0f} s  {line(name, options.store)}", flush=True)
+                said = line(name, options.store, process.returncode)
+                print(f"{time.monotonic() - began:5.0f} s  {said}", flush=True)
     if waiting:
-        print(f"no time for {', '.join(each.name for each in waiting)}")
+        print(f"no time for {', '.join(each.name for each in waiting)}, or for the run before it")
 
 
-def line(name: str, store: Path) -> str:
+def line(name: str, store: Path, code: int = 0) -> str:
     """How a training run ended, in one line."""
     path = store / f"{name}.json"
-    if not path.exists():
+    if code or not path.exists():
         last = (store / f"{name}.log").read_text(errors="replace").strip().splitlines()[-1:]
         return f"{name}: failed, {last[0] if last else 'without a word'}"
     found = json.loads(path.read_text())
@@ -138,21 +172,31 @@ def main() -> None:
     parser.add_argument("--time-budget", type=float, default=540.0, help="seconds for all together")
     parser.add_argument("--jobs", type=int, default=2, help="training runs at a time")
     parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--ood", nargs="*", default=["noise"], help="OOD inputs: data sets, scrambled, noise, letters")
+    parser.add_argument("--ood", nargs="*", default=["noise"], help="OOD inputs: data sets, noise, …")
     parser.add_argument("--shift", type=int, default=0, help="test images to corrupt, 35 copies of each")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    chosen = [each for each in TRAININGS if any(fnmatch.fnmatch(each.name, pattern) for pattern in options.rows)]
+    known = TRAININGS if options.data == "cifar10" else tiny()
+    chosen = [each for each in known if any(fnmatch.fnmatch(each.name, pattern) for pattern in options.rows)]
     if options.do == "child":
         child(chosen[0], options)
     elif options.do == "run":
         run_all(chosen, options)
     elif options.do == "table":
+        from leaderboard_pages import BLOCKS
         from leaderboard_table import make
+        from pages import fill_pages, pages
 
-        make(options.store, options.results)
+        made = make(options.store, options.results)
+        print(f"{len(made)} rows in {options.results / 'table.json'}")
+        if options.results == RESULTS:
+            fill_pages({name: fill() for name, fill in BLOCKS.items()}, pages())
     else:
-        print("\n".join(f"{each.name}  {each.total} epochs" for each in chosen))
+        total = 0.0
+        print(f"{'':34s} epochs  seconds of one H200  from the first on")
+        for each in chosen:
+            total += each.seconds
+            print(f"{each.name:34s} {each.total:6d} {each.seconds:8.0f} {total:26.0f}")
 
 
 if __name__ == "__main__":

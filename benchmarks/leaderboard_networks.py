@@ -1,15 +1,15 @@
 """From a training run of `leaderboard.py` to what its networks say: probabilities by method, in one precision for all.
 
-Every network predicts in float32 from float32 weights, on CUDA without TF32, and its probabilities are stored as
-`cifar10_store.rounded` does. Test predictions are stored and not scored here: `leaderboard_table.py` scores the rows
-that held-out images have chosen.
+Labelled images are predicted in float32 from float32 weights, on CUDA without TF32; OOD and corrupted ones in bf16 on
+CUDA, for speed. Probabilities are stored as `cifar10_store.rounded` does. Test predictions are stored and not scored
+here: `leaderboard_table.py` scores the rows that held-out images have chosen.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,15 +28,19 @@ from atmc.recipe.build import build_likelihood
 from atmc.recipe.settings import Recipe
 from atmc.report import ood_inputs
 from atmc.storage.run_directory import RunDir
-from cifar10_scores import entropy_of
+from cifar10_scores import entropy_of, scores
 from cifar10_store import Array, rounded
-from leaderboard_rows import NETWORKS, Training
+from leaderboard_rows import HELD_OUT, KEPT, NETWORKS, Training
 
 DRAWS = 16  # of SWAG, dropout and Laplace
+MOST_OOD = 2000  # images of each set
+FAR = "far"  # OOD and corrupted images together
 LAPLACE = "last-layer Laplace"
-METHODS = {"sgd": "deep ensemble", "dropout": "MC dropout", "atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC"}
-METHODS |= {"dirichlet": "ATMC, noisy Dirichlet"}
 ABLATION = "cycles, T = 0"
+METHODS = {"sgd": "deep ensemble", "dropout": "MC dropout", "atmc": "ATMC", "sgnht": "SGNHT", "sghmc": "SGHMC"}
+METHODS |= {"cycles": ABLATION, "dirichlet": "ATMC, noisy Dirichlet"}
+WAYS = {"": "", "mean": " from the mean", "long": " for long"}
+MEANS = ", means of modes"  # the weights of a mode's samples averaged: one network a mode
 
 
 @dataclass
@@ -65,34 +69,69 @@ def splits_of(recipe: Recipe, ood: list[str], shift: int) -> tuple[RunData, dict
     names = ["test", *(["validation"] if recipe.data.validation else [])]
     data = load_data(replace(recipe, run=replace(recipe.run, evaluate=names)))
     splits = {name: found for name, found in data.evaluate.items() if isinstance(found, ImageData)}
-    test = splits["test"]
+    if "validation" in splits:  # of all that training leaves out
+        splits["validation"] = splits["validation"].subset(torch.arange(min(HELD_OUT, len(splits["validation"]))))
+    return data, splits, far_images(splits["test"], ood, shift, recipe.data.root)
+
+
+def far_images(test: ImageData, ood: list[str], shift: int, root: str | None = None) -> dict[str, ImageData]:
+    """OOD images, at most MOST_OOD of each set, and the first `shift` test images in each corruption."""
     far = {}
-    for name in ood:
-        images = ood_inputs.make(name, test.images, len(test), recipe.data.root).images
+    for name, _, source in (each.partition("=") for each in ood):
+        images = ood_inputs.make(source or name, test.images, min(MOST_OOD, len(test)), root).images
         far[f"ood.{name}"] = replace(test, images=images, labels=torch.zeros(len(images), dtype=torch.long))
     few = test.subset(torch.arange(shift), "test")
     for kind, severity in itertools.product(CORRUPTIONS if shift else (), SEVERITIES):
         far[f"shift.{kind}.{severity}"] = replace(few, images=corrupt(few.images, kind, severity))
-    return data, splits, far
+    return far
 
 
 def predictions(
-    training: Training, run: RunDir, recipe: Recipe, device: torch.device, ood: list[str], shift: int = 0
-) -> tuple[dict[str, Networks], dict[str, Array]]:
-    """Of each method that a training run serves, and the labels by split."""
+    training: Training, runs: Sequence[RunDir], recipe: Recipe, device: torch.device, ood: list[str], shift: int = 0
+) -> tuple[dict[str, Networks], dict[str, Array], list[dict[str, float]]]:
+    """Of each method that a training run serves; the labels by split; and held-out scores of each run in `runs`.
+
+    Several runs differ in their temperature alone: only that of the lowest held-out NLL meets the test images.
+    """
     data, splits, far = splits_of(recipe, ood, shift)
     model = network(training, data.classes, splits["test"].shape[0])
-    every = Evaluator(model, build_likelihood(recipe), {**splits, **far}, device, 500)
+    together = {FAR: _together(list(far.values()))} if far else {}  # one set: weights are loaded once for all
+    every = Evaluator(model, build_likelihood(recipe), {**splits, **together}, device, 500)
     torch.manual_seed(training.seed)  # of dropout
-    found = {}
-    for method, states in networks_of(training, run, model):
-        found[method] = _ask(every, states, list(splits), list(far))
+    tried = [_held_out(every, networks_of(training, run, model)) for run in runs] if len(runs) > 1 else []
+    run = runs[int(np.argmin([each["nll"] for each in tried]))] if tried else runs[0]
+    methods = networks_of(training, run, model)
+    sizes = {name: len(part) for name, part in far.items()}
+    found = {method: _ask(every, states, list(splits), sizes) for method, states in methods}
     if training.kind == "sgd" and model.head.weight.numel() < 6000:
         found[LAPLACE] = _laplace(run.bank[0], data, splits, every, training.seed)
-    return found, {name: part.labels.numpy().astype(np.uint8) for name, part in splits.items()}
+    return found, {name: part.labels.numpy().astype(np.uint8) for name, part in splits.items()}, tried
 
 
-Taken = tuple[Mapping[str, Tensor], float, int]  # weights, epoch, chain
+Weights = Mapping[str, Tensor]
+Taken = tuple[Weights, float, int]  # weights, epoch, chain
+
+
+def _held_out(every: Evaluator, methods: Iterator[tuple[str, list[Taken]]]) -> dict[str, float]:
+    """Held-out scores of the average of all samples."""
+    _, states = next(methods)
+    mean = sum(every.predict(weights, "validation").double().numpy() for weights, _, _ in states) / len(states)
+    return scores(mean.astype(np.float32), every.labels["validation"].numpy())
+
+
+def starts(training: Training, cycles: RunDir, channels: int, classes: int) -> list[nn.Module]:
+    """The networks at which chains begin: one of each mode of a `cycles` run."""
+    bank, found = cycles.bank, []
+    for mode in range(training.modes):
+        before = [bank[2 * KEPT * mode + k] for k in range(KEPT)]
+        made = network(training, classes, channels)
+        made.load_state_dict(dict(mean_of(before) if training.way == "mean" else before[-1]))
+        found.append(made)
+    return found
+
+
+def mean_of(weights: Sequence[Weights]) -> Weights:
+    return {name: torch.stack([each[name] for each in weights]).mean(0) for name in weights[0]}
 
 
 def networks_of(training: Training, run: RunDir, model: nn.Module) -> Iterator[tuple[str, list[Taken]]]:
@@ -109,19 +148,46 @@ def networks_of(training: Training, run: RunDir, model: nn.Module) -> Iterator[t
         yield "SWAG", [(moments.sample(generator).state_dict(), training.epochs, 0) for _ in range(DRAWS)]
     elif training.kind == "dropout":
         yield METHODS["dropout"], kept[-1:] * DRAWS
+    elif training.kind == "sgd":
+        yield METHODS["sgd"], kept
     else:
-        yield ABLATION if training.temperature == 0 else METHODS[training.kind], kept
+        modes = _modes(training, kept)
+        method = METHODS[training.kind] + WAYS[training.way]
+        yield method, [one for mode in modes for one in mode]
+        yield method + MEANS, [(mean_of([weights for weights, _, _ in mode]), *mode[-1][1:]) for mode in modes]
 
 
-def _ask(every: Evaluator, states: list[Taken], splits: list[str], far: list[str]) -> Networks:
+def _modes(training: Training, kept: Sequence[Taken]) -> list[list[Taken]]:
+    """The last KEPT samples of each mode, with the epochs as if all modes were of one chain."""
+    size = len(kept) // training.modes  # of a run that is one chain
+    by: dict[int, list[Taken]] = {}
+    for position, each in enumerate(kept):
+        by.setdefault(each[2] if training.before else position // size, []).append(each)
+    found = []
+    for mode, own in sorted(by.items()):
+        end = training.mode_epochs * (mode + 1)
+        last = own[-KEPT:]
+        found.append([(w, float(end - training.gap * (len(last) - 1 - k)), 0) for k, (w, _, _) in enumerate(last)])
+    return found
+
+
+def _together(parts: Sequence[ImageData]) -> ImageData:
+    images, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("images", "labels"))
+    return replace(parts[0], images=images, labels=labels)
+
+
+def _ask(every: Evaluator, states: list[Taken], splits: list[str], far: dict[str, int]) -> Networks:
+    """What networks say about splits and, averaged, about the sets that FAR consists of (`far`: their sizes)."""
     probs: dict[str, list[Array]] = {name: [] for name in splits}
-    total = dict.fromkeys(far, 0.0)
+    total: Any = 0.0
     for weights, _, _ in states:
         for name in splits:
             probs[name].append(rounded(every.predict(weights, name).numpy()))
-        for name in far:
-            total[name] = total[name] + every.predict(weights, name).double().numpy() / len(states)
-    mean = {name: np.asarray(found) for name, found in total.items()}
+        if far:
+            with torch.autocast("cuda", torch.bfloat16, enabled=every.device.type == "cuda"):
+                total = total + every.predict(weights, FAR).double().numpy() / len(states)
+    ends = np.cumsum(list(far.values()))
+    mean = dict(zip(far, np.split(total, ends[:-1]), strict=True)) if far else {}
     entropy = {name.removeprefix("ood."): entropy_of(found) for name, found in mean.items() if name.startswith("ood.")}
     shift = {name.removeprefix("shift."): rounded(mean[name]) for name in mean if name.startswith("shift.")}
     stacked = {name: np.stack(each) for name, each in probs.items()}

@@ -3,9 +3,9 @@
 A row is a method at a number of epochs (of all its chains together) with a number of networks at prediction.
   - A run of cycles holds those of fewer epochs: after each cycle it is a row, with one network of each cycle or all.
   - Chains of SGD are deep ensembles of 1, 2, 4, … networks; seeds of WRN-28-10 are joined to one predictor.
-  - Of several rows of one method, network, epochs and seed (other temperatures, other splits of the epochs over
-    networks) held-out images choose, by the NLL of all networks averaged over seeds. Only the chosen are scored on
-    the test set. Without held-out images there is nothing to choose.
+  - Of ensembles of equal epochs (few long networks, or many short ones) held-out images choose, by the NLL of all
+    networks averaged over seeds. Only the chosen are scored on the test set. Temperatures were chosen before, for each
+    run (`leaderboard_networks.py`). Without held-out images there is nothing to choose.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from atmc.posterior import metrics
 from atmc.report.plot_style import SERIES, WIDE, Ink, sheet, svg
 from cifar10_scores import against, entropy_of, scores
 from cifar10_store import Array, Predictor, packed, save_json
-from leaderboard_networks import ABLATION, LAPLACE, METHODS
-from leaderboard_rows import NETWORKS
+from leaderboard_networks import ABLATION, MEANS, METHODS, WAYS
+from leaderboard_rows import MOST, NETWORKS, SAMPLERS, Training
 
 Row = dict[str, Any]
 COUNTS = (1, 2, 4, 8, 16)
 ENSEMBLE = METHODS["sgd"]
+SUFFIXES = [way + means for way in WAYS.values() for means in ("", MEANS)]
 
 
 def load(store: Path) -> list[Row]:
@@ -43,48 +45,56 @@ def load(store: Path) -> list[Row]:
 
 def rows_of(run: Row) -> Iterator[Row]:
     """The rows of one training run; `pick` are the networks of a row."""
+    training = Training(**{field.name: run[field.name] for field in fields(Training)})
     for method, about in run["methods"].items():
-        epoch, chain = np.array(about["epoch"]), np.array(about["chain"])
+        epoch, every = np.array(about["epoch"]), len(about["epoch"])
         if method == ENSEMBLE:
-            yield from (_row(run, method, n * run["epochs"], np.arange(n)) for n in _counts(run["chains"]))
-        elif run["temperature"] is not None and method != LAPLACE:
-            for done in range(run["cycle"], run["epochs"] + 1, run["cycle"]):
-                inside = np.flatnonzero((epoch <= done + 1e-6) & (chain == 0))
-                ends = np.flatnonzero(np.isclose(epoch % run["cycle"], 0, atol=0.5) & (epoch <= done + 1e-6))
+            for n in _counts(training.chains):
+                yield _row(run, training, method, n * training.epochs, np.arange(n))
+        elif training.cyclic:
+            for done in (training.mode_epochs * (mode + 1) for mode in range(training.modes)):
+                inside = np.flatnonzero(epoch <= done + 1e-6)
+                ends = np.flatnonzero(np.isclose(epoch % training.mode_epochs, 0) & (epoch <= done + 1e-6))
                 wanted = {len(ends): ends, len(inside): inside}
-                yield from (_row(run, method, done, pick, len(pick) == len(inside)) for pick in wanted.values())
+                for pick in wanted.values():
+                    yield _row(run, training, method, done, pick, len(pick) == len(inside))
         else:
-            epochs = run["epochs"]  # Laplace: of one network
-            for n in _counts(len(epoch)):
-                yield _row(run, method, epochs, np.arange(n), n == len(epoch))
+            for n in _counts(every):  # Laplace: of one network
+                yield _row(run, training, method, training.epochs, np.arange(n), n == every)
 
 
 def _counts(most: int) -> list[int]:
     return sorted({n for n in COUNTS if n <= most} | {most})
 
 
-def _row(run: Row, method: str, epochs: float, pick: Array, whole: bool = True) -> Row:
-    at = "" if not run["temperature"] else f", T = {run['temperature']:g}"
-    split = f", networks of {run['epochs']} epochs" if method == ENSEMBLE else ""
+def _row(run: Row, training: Training, method: str, epochs: float, pick: Array, whole: bool = True) -> Row:
+    temperature, own = run.get("temperature"), len(pick) == len(run["methods"][method]["epoch"])
+    at = f", T = {temperature:g}" if temperature else ""
+    few = f", {training.images:,} images" if training.images < MOST else ""
+    split = f", networks of {training.epochs} epochs" if method == ENSEMBLE else ""
+    share = epochs / training.total / run["side_by_side"]
     return {
-        "row": f"{NETWORKS[run['network']][0]}, {method}{at}{split}, {epochs:g} epochs, "
-        f"{len(pick)} networks, seed {run['seed']}, from {run['name']}",
-        "network": run["network"],
+        "row": f"{NETWORKS[training.network][0]}{few}, {method}{at}{split}, {epochs:g} epochs, "
+        f"{len(pick)} networks, seed {training.seed}, from {run['name']}",
+        "network": training.network,
+        "images": training.images,
         "method": "SGD" if method == ENSEMBLE and len(pick) == 1 else method,
-        "temperature": run["temperature"],
+        "temperature": temperature,
+        "tried": run.get("tried") or [],
         "augment": "crop-flip",
         "epochs": float(epochs),
         "networks": len(pick),
         "all": whole,
-        "seed": run["seed"],
-        "gpu_seconds": round(run["gpu_seconds"] * epochs / (run["epochs"] * run["chains"]) / run["side_by_side"], 1),
+        "seed": training.seed,
+        "gpu_seconds": round(run["gpu_seconds"] * share, 1),
         "from": [run["name"]],
-        "member_epochs": run["epochs"],
+        "member_epochs": training.epochs,
         "validation": None,
         "_probs": {k.split(".")[1]: v[pick] for k, v in run["arrays"].items() if _of(k, "probs", method)},
         "_labels": {k.split(".")[1]: v for k, v in run["arrays"].items() if k.startswith("labels.")},
-        "_shift": {k: v for k, v in run["arrays"].items() if whole and _of(k, "shift", method, 3)},
-        "_entropy": {k.split(".")[1]: v for k, v in run["arrays"].items() if whole and _of(k, "entropy", method)},
+        "_all": own,  # of the run; these are of their average
+        "_shift": {k: v for k, v in run["arrays"].items() if own and _of(k, "shift", method, 3)},
+        "_entropy": {k.split(".")[1]: v for k, v in run["arrays"].items() if own and _of(k, "entropy", method)},
     }
 
 
@@ -97,7 +107,7 @@ def joined(rows: Sequence[Row]) -> list[Row]:
     """Seeds of runs that hold nothing out, as one predictor: deep ensembles, chains of cycles."""
     found: list[Row] = []
     alone = [row for row in rows if "validation" not in row["_probs"] and row["all"]]
-    key = lambda row: (row["network"], row["method"], str(row["temperature"]), row["epochs"])  # noqa: E731
+    key = lambda row: (row["network"], row["method"], row["epochs"])  # noqa: E731
     for _, group in itertools.groupby(sorted(alone, key=key), key):
         seeds = list(group)
         for n in range(2, len(seeds) + 1):
@@ -105,7 +115,7 @@ def joined(rows: Sequence[Row]) -> list[Row]:
             method = ENSEMBLE if first["method"] == "SGD" else first["method"]
             more = {"method": method, "epochs": n * first["epochs"], "networks": n * first["networks"]}
             more |= {"gpu_seconds": sum(row["gpu_seconds"] for row in part), "_entropy": {}, "_shift": {}}
-            more |= {"from": [name for row in part for name in row["from"]]}
+            more |= {"_all": False, "from": [name for row in part for name in row["from"]]}
             probs = {"test": np.concatenate([row["_probs"]["test"] for row in part])}
             found.append({**first, **more, "_probs": probs, "row": f"{first['row']} and {n - 1} more seeds"})
     return found
@@ -113,12 +123,12 @@ def joined(rows: Sequence[Row]) -> list[Row]:
 
 def latest(rows: Iterable[Row]) -> list[Row]:
     """Of rows that are equal but for the length of their runs, the one of the longest: a prefix counts once."""
-    return list({(*_contest(row), *_setting(row), row["networks"], row["seed"]): row for row in rows}.values())
+    return list({(*_contest(row), _setting(row), row["networks"], row["seed"]): row for row in rows}.values())
 
 
 def choose(rows: Sequence[Row]) -> list[Row]:
     """Score held-out images, and mark the rows that are best there: by method, network and epochs, over seeds."""
-    by: dict[tuple[Any, ...], dict[tuple[Any, ...], list[float]]] = {}
+    by: dict[tuple[Any, ...], dict[int | None, list[float]]] = {}
     for row in rows:
         if "validation" in row["_probs"]:
             mean = metrics.predictive(row["_probs"]["validation"])
@@ -131,27 +141,36 @@ def choose(rows: Sequence[Row]) -> list[Row]:
 
 
 def _contest(row: Row) -> tuple[Any, ...]:
-    return (row["network"], row["method"], row["epochs"])
+    return (row["network"], row["images"], row["method"], row["epochs"])
 
 
-def _setting(row: Row) -> tuple[Any, ...]:
-    return (row["temperature"], row["member_epochs"] if row["method"] == ENSEMBLE else None)
+def _setting(row: Row) -> int | None:
+    return row["member_epochs"] if row["method"] == ENSEMBLE else None
 
 
 def score(rows: Sequence[Row]) -> None:
-    """The one test score of each row, and how far it is ahead of its ablation, image by image."""
-    whole = [row for row in rows if row["all"]]
-    control = {(r["network"], r["epochs"], r["seed"]): r for r in whole if r["method"] == ABLATION}
+    """The one test score of each row, and how far it is ahead of others of equal epochs, image by image."""
+    key = lambda row, method: (row["network"], row["images"], row["epochs"], row["seed"], method)  # noqa: E731
+    whole = {key(row, row["method"]): row for row in rows if row["all"]}
     for row in rows:
         own = Predictor(metrics.predictive(row["_probs"]["test"])[None], row["_labels"]["test"])
         row["test"] = scores(own.probs[0], own.labels)
-        other = control.get((row["network"], row["epochs"], row["seed"]))
-        if other is not None and row["all"] and other is not row:
-            base = Predictor(metrics.predictive(other["_probs"]["test"])[None], other["_labels"]["test"])
-            row["ahead_of_ablation"] = against(own, base)
+        for name, method in (("ablation", ablation_of(row["method"])), ("ensemble", ENSEMBLE)):
+            other = whole.get(key(row, method), row)
+            if row["all"] and other["method"] != row["method"]:
+                base = Predictor(metrics.predictive(other["_probs"]["test"])[None], other["_labels"]["test"])
+                row[f"ahead_of_{name}"] = against(own, base)
         home = entropy_of(own.probs[0]).astype(float)
         row["shift"] = _shifted(row["_shift"], own.labels)
         row["ood"] = {name: metrics.detection(home, far.astype(float)) for name, far in row["_entropy"].items()}
+
+
+def ablation_of(method: str) -> str:
+    """Cycles at T = 0; for a sampler in another way, in that way."""
+    for name in (METHODS[kind] for kind in SAMPLERS):
+        if (way := method.removeprefix(name)) in SUFFIXES:
+            return ABLATION + way
+    return ABLATION
 
 
 def _shifted(found: dict[str, Array], labels: Array) -> dict[str, dict[str, float]]:
@@ -166,7 +185,7 @@ def _shifted(found: dict[str, Array], labels: Array) -> dict[str, dict[str, floa
 
 
 def make(store: Path, out: Path) -> list[Row]:
-    """Write table.json, the averages of seed 0 with all networks, and a figure for each network; returns the rows."""
+    """Write table.json, averages of seed 0, and a figure for each network; returns the rows."""
     rows = latest(row for run in sorted(load(store), key=lambda run: run["epochs"]) for row in rows_of(run))
     rows += joined(rows)
     chosen = choose(rows)
@@ -175,32 +194,47 @@ def make(store: Path, out: Path) -> list[Row]:
     kept = [{key: value for key, value in row.items() if not key.startswith("_")} for row in rows]
     for row, plain in zip(rows, kept, strict=True):
         plain["probabilities"] = []
-        if "test" in row and row["all"] and row["seed"] == 0:
-            name = f"{row['network']}-{row['method']}-{row['epochs']:g}".replace(", ", "-").replace(" ", "-")
+        if row["_all"] and row["seed"] == 0 and "test" in row:
+            name = f"{row['network']}-{row['images']}-{row['method']}-{row['epochs']:g}"
+            name = name.replace(", ", "-").replace(" ", "-").replace("=-", "")
             mean = metrics.predictive(row["_probs"]["test"])[None].astype(np.float32)
             (out / f"{name}.npz").write_bytes(packed(probs=mean, labels=row["_labels"]["test"]))
             plain["probabilities"] = [f"{name}.npz"]
     save_json(out / "table.json", kept)
     for network in sorted({row["network"] for row in kept}):
-        figure(out / f"frontier-{network}.svg", [row for row in kept if row["network"] == network and "test" in row])
+        own = [row for row in kept if row["network"] == network and "test" in row]
+        most = max(row["images"] for row in own)
+        own = [row for row in own if row["images"] == most]
+        plain = [row for row in own if not any(way and row["method"].endswith(way) for way in SUFFIXES)]
+        for by in BY if plain else ():
+            figure(out / f"{by}-{network}.svg", plain, by)
     return kept
 
 
-def figure(path: Path, rows: Sequence[Row]) -> None:
-    """NLL against epochs, of all networks of a method; means and standard errors over seeds."""
+BY = {"epochs": "training epochs, all networks together", "networks": "networks at prediction"}
+
+
+def figure(path: Path, rows: Sequence[Row], by: str) -> None:
+    """NLL by method against epochs, of all networks, or against their number, at the most epochs that all have.
+
+    Means and standard errors over seeds.
+    """
     ink, methods = Ink.paper(), sorted({row["method"] for row in rows})
-    label, size = "training epochs, all networks together", (WIDE[0], WIDE[1] + 0.17 * len(methods))
-    with sheet(ink, size, label, "NLL on the test images") as (drawing, axes):
+    size = (WIDE[0], WIDE[1] + 0.17 * len(methods))
+    most = max(rows, key=lambda row: (len({r["method"] for r in rows if r["epochs"] == row["epochs"]}), row["epochs"]))
+    drawn = [row for row in rows if (row["all"] if by == "epochs" else row["epochs"] == most["epochs"])]
+    with sheet(ink, size, BY[by], "NLL on the test images") as (drawing, axes):
         for number, method in enumerate(methods):
             found: dict[float, list[float]] = {}
-            for row in rows:
-                if row["method"] == method and row["all"]:
-                    found.setdefault(row["epochs"], []).append(row["test"]["nll"])
-            each = [found[epochs] for epochs in sorted(found)]
+            for row in drawn:
+                if row["method"] == method:
+                    found.setdefault(row[by], []).append(row["test"]["nll"])
+            each = [found[at] for at in sorted(found)]
             mean = [float(np.mean(values)) for values in each]
             wide = [float(np.std(v, ddof=1)) / len(v) ** 0.5 if len(v) > 1 else 0.0 for v in each]
             style = {"color": ink.series(number), "linestyle": "-" if number < SERIES else "--"}
             axes.errorbar(sorted(found), mean, wide, marker="o", markersize=3, label=method, **style)
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     path.write_text(svg(drawing), encoding="utf-8")
