@@ -92,7 +92,8 @@ def recipe_of(name: str, kind: str, options: argparse.Namespace) -> Recipe:
         sampler = SamplerSection(name="sgd", lr=rate, momentum=0.9, nesterov=True, weight_decay=decay)
         schedule = ScheduleSection(epochs=epochs, kind="cosine", warmup_epochs=min(2, epochs - 1))
     else:
-        speed = math.sqrt(rate / found.train)
+        # Rate over 1 − momentum is what a constant gradient moves the weights by in a step.
+        speed = math.sqrt(rate * (1 - options.momentum) / 0.1 / found.train)
         tail = min(TAIL, max(1, epochs // 6))  # all of them at the least step size
         temperature = 0.0 if kind.startswith("zero") else options.temperature
         sampler = SamplerSection(
@@ -100,7 +101,7 @@ def recipe_of(name: str, kind: str, options: argparse.Namespace) -> Recipe:
             lr=1e-3,
             speed=speed,
             max_speed=None if kind == "sgnht" else speed / 0.3,
-            momentum=0.9,
+            momentum=options.momentum,
             temperature=temperature,
         )
         explores = temperature > 0 and tail < epochs  # at T = 0, up to the last epochs

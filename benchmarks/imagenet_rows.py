@@ -62,6 +62,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, help="instead of each row's own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, help="learning rate on the mean loss, instead of each row's own")
+    parser.add_argument("--momentum", type=float, default=0.9, help="of chains, at a rate that moves weights as far")
     parser.add_argument("--validation", type=int, default=0, help="score so many held-out training images instead")
     parser.add_argument("--list", action="store_true", help="print the rows and what each should take")
     options = parser.parse_args(words)

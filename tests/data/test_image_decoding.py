@@ -12,7 +12,7 @@ from PIL import Image
 from atmc.cli.predict import read_picture
 from atmc.common.errors import InputError
 from atmc.data import load
-from atmc.data.image_decoding import View
+from atmc.data.image_decoding import View, decode, middle
 
 RNG = np.random.default_rng(5)
 GREY = RNG.integers(0, 256, (20, 30), dtype=np.uint8)
@@ -96,3 +96,13 @@ def test_a_picture_beyond_the_limit_is_named_before_it_is_decoded(folder: Path, 
     monkeypatch.setattr("atmc.data.image_decoding.MAX_PIXELS", 599)
     with pytest.raises(InputError, match=r"large\.png is no readable image \(it has more pixels"):
         load(f"folder:{folder}", "train")
+
+
+def test_the_middle_lies_inside_images_of_every_size() -> None:
+    for side in (176, 224):
+        view = View(side, side)
+        for width in range(1, 800):
+            for size in ((width, 500), (500, width)):
+                assert min(middle(size, view)) >= 0, (side, size)
+    view = View(224, 224)
+    assert decode(saved(Image.new("L", (116, 375), 9), "png"), view).max() == 9  # its offset was -7e-15

@@ -41,6 +41,16 @@ def test_one_epoch_is_a_valid_recipe_too() -> None:
         check_recipe(recipes.recipe_of("imagenette", kind, options))
 
 
+def test_another_momentum_moves_the_weights_of_chains_as_far() -> None:
+    usual, other = (
+        recipes.recipe_of("imagenette", "atmc", rows.parse(words)).sampler for words in ([], ["--momentum", "0.8"])
+    )
+    assert usual.speed is not None
+    assert other.speed is not None
+    assert (usual.momentum, other.momentum) == (0.9, 0.8)
+    assert other.speed**2 / (1 - 0.8) == pytest.approx(usual.speed**2 / (1 - 0.9))
+
+
 def test_a_row_is_predicted_to_take_longer_with_more_pixels_epochs_and_batchnorm() -> None:
     def seconds(name: str, kind: str, *words: str) -> float:
         return recipes.predicted(recipes.recipe_of(name, kind, rows.parse([*words])), recipes.SETS[name].train)

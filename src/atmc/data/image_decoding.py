@@ -265,7 +265,8 @@ def middle(size: tuple[int, int], view: View) -> Box:
     """The largest centred window of the view's proportions, scaled by `view.crop`."""
     scale = min(size[0] / view.width, size[1] / view.height) * view.crop
     width, height = view.width * scale, view.height * scale
-    left, top = (size[0] - width) / 2, (size[1] - height) / 2
+    # Rounding can make the window wider than the image by a part in 10^16, and Pillow refuses a negative offset.
+    left, top = max(0.0, (size[0] - width) / 2), max(0.0, (size[1] - height) / 2)
     return (left, top, left + width, top + height)
 
 
