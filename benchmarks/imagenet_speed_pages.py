@@ -31,8 +31,7 @@ def input_speed(records: list[dict[str, Any]]) -> str:
 def _one(record: dict[str, Any]) -> str:
     found = {(row["way"], row["size"], row["workers"]): row["rate"] for row in record["rows"]}
     sizes = sorted({size for _, size, _ in found})
-    core = record.get("clock") == "processor time"
-    workers = [0] if core else sorted({count for _, _, count in found if count})
+    workers = sorted({count for _, _, count in found if count})
     columns = [(size, count) for size in sizes for count in workers]
     lines = []
     for way, said in WAYS.items():
@@ -42,14 +41,11 @@ def _one(record: dict[str, Any]) -> str:
         if all(rate is None for rate in rates):  # no workers at all
             rates = [found.get((way, size, 0)) for size, _ in columns]
         lines.append([said, *(NONE if rate is None else f"{rate:,}" for rate in rates)])
-    if record.get("network") and not core:
+    if record.get("network"):
         needed = [f"{record['network'] * (224 / size) ** 2:,.0f}" for size, _ in columns]
         lines.append(["*what the network takes*", *needed])
     heads = [f"{size} px, {count} {'worker' if count == 1 else 'workers'}" for size, count in columns]
     where = f"{record['device']}, {record['cores']} cores, {record['images']}"
-    if core:
-        heads = [f"{size} px, one core" for size in sizes]
-        where = f"{record['processor']}, by processor time, {record['images']}"
     return markdown([f"images/s ({where})", *heads], lines)
 
 

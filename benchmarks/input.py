@@ -1,7 +1,6 @@
 """Images per second from JPEG shards to batches, by way of reading, number of worker processes and size.
 
     python benchmarks/input.py [--shards DIR] [--sizes 128 224] [--workers 1 16] [--time-budget 75] [--network 7774]
-    python benchmarks/input.py --processor-time         # per core, by processor time: for a machine that is busy
 
 Ways, all with random resized crops and flips:
 
@@ -15,9 +14,6 @@ Ways, all with random resized crops and flips:
 Pillow and torchvision have no way to decode the rows of a crop alone. Without `--shards`, photographs are made up: 1/f
 noise of 500 × 375 pixels at quality 92, about as many bytes as ImageNet's. `--network` is the speed to compare with, in
 images a second at 224 pixels; at other sizes it goes with the pixels. What the time budget has no time for is named.
-
-With `--processor-time` images are read in this process, up to their bytes, and divided by its processor time, on which
-other programs have less influence. `device` and `nvjpeg`, which do not read on a core, are then left out.
 """
 
 from __future__ import annotations
@@ -90,17 +86,6 @@ def speed(batches: Batches, seconds: float, device: torch.device, first: int = 0
     return count * batches.batch_size / took
 
 
-def per_core(batches: StreamBatches, seconds: float) -> float:
-    """Images per second of this process's time, from the file to the bytes that would go to the device."""
-    reader, requests, count = batches._pipe._reader, batches._requests(0), 0
-    reader[next(requests)]
-    began = time.process_time()
-    while time.process_time() - began < seconds:
-        reader[next(requests)]
-        count += batches.batch_size
-    return count / (time.process_time() - began)
-
-
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -158,7 +143,7 @@ def tasks(pattern: str, options: argparse.Namespace, device: torch.device) -> It
 
     def streamed(way: str, side: int, workers: int) -> float:
         batches = StreamBatches(source(way, side), BATCH, device, augment="resized-crop-flip", workers=workers)
-        return per_core(batches, options.seconds) if options.processor_time else speed(batches, options.seconds, device)
+        return speed(batches, options.seconds, device)
 
     def held(side: int) -> float:
         data = open_source(f"shards:{pattern}?size={options.keep}", "train", options.root).in_memory()
@@ -167,7 +152,7 @@ def tasks(pattern: str, options: argparse.Namespace, device: torch.device) -> It
         return speed(batches, options.seconds, device)
 
     sizes = sorted(options.sizes, reverse=True)
-    for side in () if options.processor_time else sizes:
+    for side in sizes:
         yield "device", side, 0, lambda side=side: held(side)
         if has_tv and device.type == "cuda":
             name = f"shards:{pattern}?size={side}"
@@ -191,15 +176,6 @@ def measure(pattern: str, options: argparse.Namespace, device: torch.device) -> 
             print(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}")
 
 
-def processor() -> str | None:
-    """The name of the processor, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return None
-
-
 def said(row: dict[str, Any], network: float | None) -> str:
     share = f"  {row['rate'] / (network * (224 / row['size']) ** 2):6.2f} of the network" if network else ""
     return f"{row['way']:8s} {row['size']:4d} px {row['workers']:3d} workers {row['rate']:10,} img/s{share}"
@@ -211,7 +187,6 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--images", type=int, default=512, help="made-up photographs")
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 224])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--processor-time", action="store_true", help="read in this process, count its processor time")
     parser.add_argument("--keep", type=int, default=256, help="side of the kept squares")
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--time-budget", type=float, default=75.0, help="seconds after which nothing more is begun")
@@ -220,9 +195,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("results/input"))
     options = parser.parse_args(words)
     torch.set_num_threads(1)
-    device = torch.device("cuda" if torch.cuda.is_available() and not options.processor_time else "cpu")
-    if options.processor_time:
-        options.workers = [0]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as scratch:
         options.root = scratch
         folder = options.shards or photographs(options.images, Path(scratch) / "shards")
@@ -233,9 +206,7 @@ def main(words: list[str] | None = None) -> None:
             print(said(row, options.network), flush=True)
     table = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "clock": "processor time" if options.processor_time else "wall",
         "torch": torch.__version__,
         "images": options.note if options.shards else "1/f noise, 500 × 375",
         "bytes": size,
@@ -244,8 +215,9 @@ def main(words: list[str] | None = None) -> None:
         "rows": rows,
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    name = ("core" if options.processor_time else device.type) + ("-real" if options.shards else "")
-    (options.out / f"{name}.json").write_text(json.dumps(table, indent=1) + "\n")
+    (options.out / f"{device.type}{'-real' if options.shards else ''}.json").write_text(
+        json.dumps(table, indent=1) + "\n"
+    )
     print(
         "\n"
         + "\n".join(

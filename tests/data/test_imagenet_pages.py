@@ -119,10 +119,6 @@ def test_the_table_of_input_speed_has_a_column_for_each_size_and_number_of_worke
     assert lines[0].endswith("| 300 | 4,800 |")
     assert lines[1].endswith("| 90,000 | 90,000 |")
     assert lines[2].endswith("| 7,774 | 7,774 |")
-    core = {"rows": [{"way": "draft", "size": 224, "workers": 0, "rate": 70}], "clock": "processor time"}
-    head, _, *lines = speed.input_speed([record | core | {"processor": "a CPU"}]).splitlines()
-    assert head == "| images/s (a CPU, by processor time, photographs) | 224 px, one core |"
-    assert [line.endswith("| 70 |") for line in lines] == [True]
     assert speed.input_speed([]) == pages.NOT_RUN
 
 

@@ -33,16 +33,6 @@ def test_every_way_is_measured_and_the_table_comes_last(
     assert any(line.startswith("device") and line.endswith(f"{share:6.2f} of the network") for line in last)
 
 
-def test_a_core_is_measured_by_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(photographs, "DISTINCT", 2)
-    monkeypatch.setattr(benchmark, "BATCH", 8)
-    benchmark.main([*WORDS, "--processor-time", "--out", str(tmp_path)])
-    found = json.loads((tmp_path / "core.json").read_text())
-    assert {row["way"] for row in found["rows"]} >= {"draft", "kept", "full"}
-    assert {row["workers"] for row in found["rows"]} == {0}
-    assert found["clock"] == "processor time"
-
-
 def test_what_there_is_no_time_for_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
