@@ -8,6 +8,7 @@ stopped. The loop is a conversation between three parties that know nothing of e
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from atmc.common.atomic_files import refuse_foreign
 from atmc.engine.batches import make_feed
 from atmc.engine.chain import AHEAD, Chain
 from atmc.engine.checkpointing import Checkpointer, GaveUpError
+from atmc.engine.compiled_loss import NOT_HERE
 from atmc.engine.open_run import made_elsewhere, prepare
 from atmc.engine.optimizer import try_optimizer
 from atmc.engine.processes import World, join, pick_device
@@ -83,6 +85,8 @@ def run(
     device = pick_device(recipe.run.device)
     world = join(recipe, device)
     folder = Path(out)
+    if recipe.run.compile and device.type != "cuda" and model is None and world.rank == 0:
+        warnings.warn(NOT_HERE, stacklevel=2)  # of a network that was handed over it may be a default: see the caller
     with ExitStack() as stack:
         stack.callback(world.leave)
         with world.together():

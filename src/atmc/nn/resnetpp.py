@@ -179,6 +179,10 @@ class ResNetPP(nn.Module):
         self._block = torch.compile(block_forward, **options)
         self._entry = torch.compile(entry_forward, **options)
 
+    def uncompile_blocks(self) -> None:
+        """Undo `compile_blocks`."""
+        self._stem, self._block, self._entry = stem_forward, block_forward, entry_forward
+
     def forward(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
         """Logits; the stream after the stem and after every block is appended to `keep`, for measurements."""
         blocks = self._blocks()
