@@ -138,7 +138,7 @@ class ResNetPP(nn.Module):
             ("gain", gain, ("scale", "scalar", "fixed")),
         ):
             if value not in allowed:
-                raise ValueError(f"{name} must be one of {allowed}, not {value!r}")
+                raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, not {value!r}")
         shape = layout(depth, width, small_input)
         small = len(shape.blocks) ** -0.5 if isinstance(branch_scale, str) else float(branch_scale)
         self.order: Order = order
