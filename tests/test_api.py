@@ -1,5 +1,7 @@
 """`atmc.sample` on networks and data of one's own."""
 
+import functools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +308,14 @@ def test_pictures_on_a_gpu() -> None:
 @pytest.mark.parametrize("sampler", ["atmc", "sgnht", "sghmc", "sgld", "sgd"])
 def test_the_loss_is_compiled_by_default(sampler: str) -> None:
     assert default_recipe(sampler, 1000).run.compile
+
+
+def test_a_request_to_compile_is_answered_on_a_cpu() -> None:
+    """A default is not a request, and says nothing there."""
+    model, data = nn.Linear(4, 2), (torch.randn(16, 4), torch.arange(16) % 2)
+    call = functools.partial(sample, model, data, epochs=1, batch_size=8, device="cpu", progress=None)
+    with pytest.warns(UserWarning, match=r"run\.compile is for CUDA: on a CPU the network runs uncompiled"):
+        call(overrides=["run.compile=true"])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", r"run\.compile")
+        call()

@@ -1,7 +1,9 @@
 """The compiled loss: the numbers of the plain one, and a note with the reason where there is no compiler for it."""
 
 import copy
+import functools
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch._inductor.config as inductor
 from torch import Tensor, nn
 
 from atmc.engine.compiled_loss import BatchLoss
+from atmc.nn import build
 from atmc.target import Potential
 
 
@@ -76,6 +79,77 @@ def test_without_a_compiler_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) 
     assert model.calls == 0
     torch.testing.assert_close(loss(x, y), loss.plain(x, y))
     loss.compile(x, y, list(model.parameters()))  # not a second time, and so no second warning
+
+
+def compile_with(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    """Let torch.compile trace as ever, but make code by another backend."""
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+
+
+class Opaque(Net):
+    """A network that torch.compile passes over without an error."""
+
+    @torch.compiler.disable
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+class Branches(Net):
+    """A network that torch.compile takes in parts without an error."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(2 * x if x.sum() > 0 else x)
+
+
+@pytest.mark.parametrize("kind", [Opaque, Branches])
+def test_what_the_compiler_leaves_out_is_said(monkeypatch: pytest.MonkeyPatch, kind: type[Net]) -> None:
+    compile_with(monkeypatch, "aot_eager")
+    x, y = batch()
+    model = kind()
+    loss = BatchLoss(target(model), None, True)
+    said = f"cannot compile {kind.__name__} as a whole; what it leaves out .*Unsupported: "
+    with pytest.warns(UserWarning, match=said):
+        loss.compile(x, y, list(model.parameters()))
+    assert model.calls == 0
+    assert loss._run != loss.plain, "the rest is compiled"
+    torch.testing.assert_close(loss(x, y), loss.plain(x, y))
+
+
+def test_many_networks_in_one_process_are_all_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function has eight compiled versions by torch's own limit, after which it runs as it is."""
+    graphs: list[Any] = []
+
+    def keep(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compile_with(monkeypatch, keep)
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # other tests may have raised it already
+    x, y = batch()
+    for width in range(3, 13):
+        model = nn.Linear(4, width)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "run.compile")
+            BatchLoss(target(model), None, True).compile(x, y, list(model.parameters()))
+    assert len(graphs) == 10
+
+
+@pytest.mark.parametrize(("name", "norm"), [("resnet", "frn"), ("resnetpp", None)])
+def test_blocks_that_cannot_be_compiled_run_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, name: str, norm: str | None
+) -> None:
+    def broken(graph: Any, _: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    compile_with(monkeypatch, broken)
+    x, y = torch.randn(2, 3, 8, 8), torch.arange(2)
+    model = build(name, depth=8, width=4, norm=norm)
+    loss = BatchLoss(target(model), None, True)
+    with pytest.warns(UserWarning, match="torch.compile cannot compile ResNet.*, which runs uncompiled and slower"):
+        loss.compile(x, y, list(model.parameters()))
+    twin = copy.deepcopy(model)
+    torch.testing.assert_close(loss(x, y), BatchLoss(target(twin), None, False)(x, y))
 
 
 def test_a_mistake_of_the_users_stays_his() -> None:

@@ -48,6 +48,11 @@ def test_layout_and_resolved_recipe(tiny: Any, tmp_path: Path) -> None:
     assert {"step", "epoch", "loss", "lr", "temperature", "kinetic_temperature", "thermostat_q50"} <= log.keys()
 
 
+def test_a_recipe_that_is_not_compiled_here_says_so(tiny: Any, change: Any, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"run\.compile is for CUDA: on a CPU the network runs uncompiled"):
+        run(change(tiny, run={"compile": True, "device": "cpu"}), tmp_path / "run", progress=None)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_with_a_checkpoint_and_the_run_goes_on_exactly(
     tiny: Any, tmp_path: Path, fingerprint: Any, number: int

@@ -115,8 +115,16 @@ def test_precision_and_layout_follow_the_input() -> None:
 def test_groups() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [groups_for(c) for c in (3, 16, 64, 160, 640)] == [1, 1, 4, 10, 40]
-    for channels, groups, size in ((24, 2, 12), (20, 1, 20), (40, 2, 20), (17, 1, 17), (50, 5, 10)):
+        assert [groups_for(c) for c in (16, 64, 160, 640)] == [1, 4, 10, 40]
+    for channels, groups, size in (
+        (24, 2, 12),
+        (20, 1, 20),
+        (40, 2, 20),
+        (17, 1, 17),
+        (50, 5, 10),
+        (3, 1, 3),
+        (8, 1, 8),
+    ):
         with pytest.warns(UserWarning, match=f"{channels} channels .* groups of {size} are used"):
             assert groups_for(channels) == groups
 

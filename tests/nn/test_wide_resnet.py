@@ -27,7 +27,7 @@ def test_published_sizes(depth: int, width: int, known: int) -> None:
         assert count(WideResNet(depth, width, norm="bn")) == known
 
 
-@pytest.mark.parametrize(("depth", "known"), [(18, 11_687_720), (50, 25_549_352), (101, 44_541_480)])
+@pytest.mark.parametrize(("depth", "known"), [(18, 11_687_720), (34, 21_795_880), (50, 25_549_352), (101, 44_541_480)])
 def test_imagenet_sizes(depth: int, known: int) -> None:
     """V1's sizes less what the norms differ by: none on shortcuts, one at the end instead of one after the stem."""
     with torch.device("meta"):
@@ -172,6 +172,7 @@ def test_learns() -> None:
         ("wide-resnet", {"depth": 20}, r"6n\+4"),
         ("wide-resnet", {"width": 0}, "at least 1"),
         ("wide-resnet", {"norm": "layer"}, "norm must be one of gn-ws, evonorm-s0, frn, bn, not 'layer'"),
+        ("resnetpp", {"depth": 8, "norm": "gn-ws"}, "norm must be one of None, frn, not 'gn-ws'"),
         ("wide-resnet", {"activation": "selu"}, "activation must be one of"),
         ("wide-resnet", {"activation": "tlu"}, "belongs to norm 'frn'"),
         ("wide-resnet", {"nrom": "bn"}, "has no option 'nrom'; did you mean norm"),

@@ -51,6 +51,17 @@ def test_resume_is_bit_exact(make, kit, backend):
     assert repr(float(restored.kinetic_temperature())) == repr(float(sampler.kinetic_temperature()))
 
 
+def test_a_sampler_holds_two_numbers_a_parameter(kit):
+    """Momentum and thermostat; SGHMC has no thermostat, SGLD neither."""
+    settings = {"lr": 1e-3, "mass": 11.1, "friction": 105.4}
+    for sampler_class, slots in ((atmc.ATMC, 2), (atmc.SGNHT, 2), (atmc.SGHMC, 1), (atmc.SGLD, 0)):
+        params = kit.problem(large=False)
+        sampler = sampler_class(params, **(settings if slots else {"lr": 1e-3}))
+        kit.run(sampler, params, 2)
+        held = sum(flat.numel() for shard in sampler._shards for flat in shard.flat.values())
+        assert held == slots * sum(p.numel() for p in params), sampler_class.__name__
+
+
 def test_state_is_a_copy_of_the_moment(make, kit):
     params = kit.problem(large=False)
     sampler = make(params)

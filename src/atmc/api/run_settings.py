@@ -1,6 +1,7 @@
 """The settings of a run of `atmc.sample`: of a sampler's defaults, a recipe, or the run that is there already."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,8 @@ from atmc.api.likelihood_choice import STANDARDISED, default_noise, with_likelih
 from atmc.common.errors import InputError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData
+from atmc.engine.compiled_loss import NOT_HERE
+from atmc.engine.processes import pick_device
 from atmc.engine.step_size_search import StepSize
 from atmc.recipe.settings import (
     Recipe,
@@ -78,6 +81,13 @@ def start_of(start: Any, settings: Recipe) -> Literal["given", "fresh"]:
         if start == known:
             return known
     raise InputError(f'start must be "given" (at the network\'s weights) or "fresh" (new ones), not {start!r}')
+
+
+def say_if_uncompiled(settings: Recipe, source: str | Path | Recipe, overrides: Sequence[str]) -> None:
+    """Warn where a recipe or an override asks to compile and there is no GPU; defaults ask for it everywhere."""
+    asked = not isinstance(source, str) or any(word.startswith("run.compile") for word in overrides)
+    if asked and settings.run.compile and pick_device(settings.run.device).type != "cuda":
+        warnings.warn(NOT_HERE, stacklevel=3)
 
 
 def at_temperature(section: SamplerSection, temperature: float | None) -> SamplerSection:

@@ -46,7 +46,16 @@ from atmc.api.outcome import how_far, posterior_of, say_if_off, say_if_unscored,
 from atmc.api.pilot_scores import Pilot
 from atmc.api.pilots import SHARE, check_auto, choose_temperature, narrows
 from atmc.api.run_length import length_of, own_starts
-from atmc.api.run_settings import at_temperature, begun, check_longer, settings_of, source_of, start_of, target_of
+from atmc.api.run_settings import (
+    at_temperature,
+    begun,
+    check_longer,
+    say_if_uncompiled,
+    settings_of,
+    source_of,
+    start_of,
+    target_of,
+)
 from atmc.api.step_speed import step_size_for, threads_for
 from atmc.common.atomic_files import temporary_folder
 from atmc.common.errors import InputError
@@ -267,6 +276,7 @@ def sample(
         run=dataclasses.replace(settings.run, device=place, threads=threads, evaluate=list(given.evaluate)),
     )
     check_recipe(settings)
+    say_if_uncompiled(settings, source, overrides)
     with temporary_folder() if out is None else nullcontext(str(out)) as folder, torch.enable_grad():
         scored = None if out is None or "test" in given.evaluate else scored_samples(Path(out))
         left = time_budget  # less what the pilots took, and they took half of it at most

@@ -1,8 +1,8 @@
 """The loss of a batch as one function, compiled as a whole where that is asked for and possible.
 
 Networks with `compile_blocks` compile one residual block and reuse it, which starts faster; all others go through
-`torch.compile` with the likelihood, forward and backward. What cannot be compiled runs as it is, and says so; likewise
-what cannot be recorded in a CUDA graph, because it reads values back to the host.
+`torch.compile` with the likelihood, forward and backward. What cannot be compiled, as a whole or at all, runs as it is,
+and says so; likewise what cannot be recorded in a CUDA graph, because it reads values back to the host.
 """
 
 import warnings
@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atmc.nn.resnet import raise_recompile_limit
 from atmc.target import Potential
 
+NOT_HERE = "run.compile is for CUDA: on a CPU the network runs uncompiled"
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 Weighted = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -24,10 +26,9 @@ class BatchLoss:
 
     def __init__(self, potential: Potential, autocast: torch.dtype | None, compiled: bool) -> None:
         self.potential, self.model, self.autocast = potential, potential.model, autocast
-        self._compile_blocks: Any = getattr(self.model, "compile_blocks", None) if compiled else None
-        if self._compile_blocks is not None:
-            self._compile_blocks()
-        self._wanted = compiled and self._compile_blocks is None
+        self._wanted, self._in_blocks = compiled, compiled and hasattr(self.model, "compile_blocks")
+        if self._in_blocks:  # already here: some of their kernels are made in the background
+            self.model.compile_blocks()  # type: ignore[operator]
         self._run: LossFunction = self.plain
         self._run_weighted: Weighted = self.plain_weighted
         self._recordable: bool | None = None  # not looked at yet
@@ -61,23 +62,57 @@ class BatchLoss:
         self._wanted = False
         batch = (x, y) if weights is None else (x, y, weights)
         plain: Callable[..., Any] = self.plain if weights is None else self.plain_weighted
-        run: Callable[..., Any] = torch.compile(plain, dynamic=False)
-        try:
-            self._try(run, batch, params)
-        except Exception as error:
-            # The user's own mistakes must look like what they are: they fail here again, without the compiler.
-            self._try(plain, batch, params)
-            why = str(error).strip().splitlines() or [type(error).__name__]
-            warnings.warn(
-                f"run.compile: torch.compile cannot compile {type(self.model).__name__}, which runs uncompiled and "
-                f"slower ({type(error).__name__}: {why[0][:200]})",
-                stacklevel=2,
-            )
+        if self._in_blocks:
+            self._compile_blocks(plain, batch, params)
+        elif weights is None:
+            self._run = self._compiled(plain, batch, params)
         else:
-            if weights is None:
-                self._run = run
-            else:
-                self._run_weighted = run
+            self._run_weighted = self._compiled(plain, batch, params)
+
+    def _compiled(
+        self, plain: Callable[..., Any], batch: Sequence[Tensor], params: Sequence[Tensor]
+    ) -> Callable[..., Any]:
+        """The loss compiled as a whole, or in parts, or as it is; with a note where it is not the whole.
+
+        Without `fullgraph` torch.compile leaves out what it does not understand, be it the whole network, in silence.
+        """
+        raise_recompile_limit()  # one for every network of this process
+        run: Callable[..., Any] = torch.compile(plain, dynamic=False)
+        whole: Exception | None = None
+        try:
+            try:
+                self._try(torch.compile(plain, dynamic=False, fullgraph=True), batch, params)
+            except Exception as error:
+                whole = error
+                self._try(run, batch, params)
+        except Exception as error:
+            return self._left_out(plain, batch, params, error)
+        if whole is not None:
+            self._note(f"{type(self.model).__name__} as a whole; what it leaves out", whole)
+        return run  # compiled code is the same for both; what comes later in another shape must not be refused
+
+    def _compile_blocks(self, plain: Callable[..., Any], batch: Sequence[Tensor], params: Sequence[Tensor]) -> None:
+        try:
+            self._try(plain, batch, params)
+        except Exception as error:
+            self.model.uncompile_blocks()  # type: ignore[operator]
+            self._left_out(plain, batch, params, error)
+
+    def _left_out(
+        self, plain: Callable[..., Any], batch: Sequence[Tensor], params: Sequence[Tensor], error: Exception
+    ) -> Callable[..., Any]:
+        # The user's own mistakes must look like what they are: they fail here again, without the compiler.
+        self._try(plain, batch, params)
+        self._note(f"{type(self.model).__name__}, which", error)
+        return plain
+
+    def _note(self, what: str, error: Exception) -> None:
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        warnings.warn(
+            f"run.compile: torch.compile cannot compile {what} runs uncompiled and slower "
+            f"({type(error).__name__}: {why[0][:200]})",
+            stacklevel=2,
+        )
 
     def recordable(self, x: Tensor, y: Tensor, params: Sequence[Tensor], weights: Tensor | None = None) -> bool:
         """Whether a CUDA graph can hold this loss; if not, a note says so. Our own networks always can."""

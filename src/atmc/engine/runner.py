@@ -9,6 +9,7 @@ import copy
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from atmc.common.errors import InputError
 from atmc.engine.batches import make_feed
 from atmc.engine.chain import AHEAD, Chain
 from atmc.engine.checkpointing import Checkpointer, GaveUpError
+from atmc.engine.compiled_loss import NOT_HERE
 from atmc.engine.open_run import made_elsewhere, prepare
 from atmc.engine.optimizer import try_optimizer
 from atmc.engine.processes import World, join, pick_device
@@ -86,6 +88,8 @@ def run(
     device = pick_device(recipe.run.device)
     world = join(recipe, device)
     folder = Path(out)
+    if recipe.run.compile and device.type != "cuda" and model is None and world.rank == 0:
+        warnings.warn(NOT_HERE, stacklevel=2)  # of a network that was handed over it may be a default: see the caller
     with ExitStack() as stack:
         stack.callback(world.leave)
         with world.together():

@@ -30,12 +30,7 @@ GROUP = 16  # channels a group
 
 
 def groups_for(channels: int, size: int = GROUP) -> int:
-    """How many groups: of `size` channels where that divides, else of the nearest divisor, with a warning.
-
-    Fewer channels than `size` make one group.
-    """
-    if channels <= size:
-        return 1
+    """How many groups: of `size` channels where that divides, else of the nearest divisor, with a warning."""
     if channels % size == 0:
         return channels // size
     near = min((d for d in range(1, channels + 1) if channels % d == 0), key=lambda d: (abs(d - size), d))

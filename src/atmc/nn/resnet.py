@@ -145,6 +145,10 @@ class ResNet(nn.Module):
         raise_recompile_limit()
         self._run_block = torch.compile(run_block, **{"dynamic": False, "fullgraph": True, **options})
 
+    def uncompile_blocks(self) -> None:
+        """Undo `compile_blocks`."""
+        self._run_block = run_block
+
     def forward(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
         """Logits; the stream after the stem and after every block is appended to `keep`, for measurements."""
         layers = [self.stem, *self.stem_convs, *self.blocks]

@@ -138,7 +138,7 @@ class ResNetPP(nn.Module):
             ("gain", gain, ("scale", "scalar", "fixed")),
         ):
             if value not in allowed:
-                raise ValueError(f"{name} must be one of {allowed}, not {value!r}")
+                raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, not {value!r}")
         shape = layout(depth, width, small_input)
         small = len(shape.blocks) ** -0.5 if isinstance(branch_scale, str) else float(branch_scale)
         self.order: Order = order
@@ -178,6 +178,10 @@ class ResNetPP(nn.Module):
         self._stem = torch.compile(stem_forward, **options)
         self._block = torch.compile(block_forward, **options)
         self._entry = torch.compile(entry_forward, **options)
+
+    def uncompile_blocks(self) -> None:
+        """Undo `compile_blocks`."""
+        self._stem, self._block, self._entry = stem_forward, block_forward, entry_forward
 
     def forward(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
         """Logits; the stream after the stem and after every block is appended to `keep`, for measurements."""
