@@ -119,9 +119,9 @@ def few() -> str:
 WORDS = (
     """WRN-16-4 with GroupNorm, 45,000 images, crops and flips, 160 epochs in all for each row; standard errors over
 seeds. Every sampler begins at the modes of the same four cycles, three epochs before their end, so it differs from
-T = 0 in these epochs alone. On 5,000 held-out images T is chosen from 0.01, 0.05 and 0.2 for every sampler, and the size of
-ensembles. Only what was chosen meets the test set. GPU time: training alone; processes side by side have an equal share
-of it.""",
+T = 0 in these epochs alone. On 5,000 held-out images T is chosen from 0.01, 0.05 and 0.2 for every sampler, and the
+size of ensembles. Only what was chosen meets the test set. GPU time: training alone; processes side by side have an
+equal share of it.""",
     """Image by image, positive is ahead; standard errors over the test images, which all seeds share. *From the mean*:
 begins at the mean of three iterates. *For long*: stays for twelve epochs, with a mass for each weight. *Means of
 modes*: the samples of a mode are averaged to one network.""",

@@ -45,7 +45,8 @@ def test_another_momentum_moves_the_weights_of_chains_as_far() -> None:
     usual, other = (
         recipes.recipe_of("imagenette", "atmc", rows.parse(words)).sampler for words in ([], ["--momentum", "0.8"])
     )
-    assert usual.speed and other.speed
+    assert usual.speed
+    assert other.speed
     assert (usual.momentum, other.momentum) == (0.9, 0.8)
     assert other.speed**2 / (1 - 0.8) == pytest.approx(usual.speed**2 / (1 - 0.9))
 
