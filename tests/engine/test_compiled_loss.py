@@ -125,12 +125,12 @@ def test_many_networks_in_one_process_are_all_compiled(monkeypatch: pytest.Monke
         return graph
 
     compile_with(monkeypatch, keep)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # other tests may have raised it already
     x, y = batch()
-    for width in range(3, 13):
-        model = nn.Linear(4, width)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", "run.compile")
+    # Other tests may have raised the limit already. monkeypatch would delete the setting afterwards.
+    with torch._dynamo.config.patch(recompile_limit=8), warnings.catch_warnings():
+        warnings.filterwarnings("error", "run.compile")
+        for width in range(3, 13):
+            model = nn.Linear(4, width)
             BatchLoss(target(model), None, True).compile(x, y, list(model.parameters()))
     assert len(graphs) == 10
 
