@@ -3,6 +3,7 @@
 import copy
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import torch._inductor.config as inductor
 from torch import Tensor, nn
 
 from atmc.engine.compiled_loss import BatchLoss
-from atmc.nn import build
+from atmc.nn import WNLinear, build
+from atmc.nn.with_noise import WithNoise
 from atmc.target import Potential
 
 
@@ -117,7 +119,7 @@ def test_what_the_compiler_leaves_out_is_said(monkeypatch: pytest.MonkeyPatch, k
 
 
 def test_many_networks_in_one_process_are_all_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function has eight compiled versions by torch's own limit, after which it runs as it is."""
+    """A function has eight compiled versions by torch's own limits, and 256 in all; after that it runs as it is."""
     graphs: list[Any] = []
 
     def keep(graph: Any, _: Any) -> Any:
@@ -126,13 +128,14 @@ def test_many_networks_in_one_process_are_all_compiled(monkeypatch: pytest.Monke
 
     compile_with(monkeypatch, keep)
     x, y = batch()
-    # Other tests may have raised the limit already. monkeypatch would delete the setting afterwards.
-    with torch._dynamo.config.patch(recompile_limit=8), warnings.catch_warnings():
+    # Other tests may have raised the limits already. monkeypatch would delete the settings afterwards.
+    limits = torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=12)
+    with limits, warnings.catch_warnings():
         warnings.filterwarnings("error", "run.compile")
-        for width in range(3, 13):
+        for width in range(3, 73):
             model = nn.Linear(4, width)
             BatchLoss(target(model), None, True).compile(x, y, list(model.parameters()))
-    assert len(graphs) == 10
+    assert len(graphs) == 70
 
 
 @pytest.mark.parametrize(("name", "norm"), [("resnet", "frn"), ("resnetpp", None)])
@@ -176,7 +179,49 @@ class Reads(Net):
         return super().forward(x)
 
 
-def test_a_network_that_reads_values_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+class Law:
+    """A user's likelihood that looks at a value."""
+
+    task = "classification"
+
+    def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
+        if Reads.mode:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+class ReadingLayer(WNLinear):
+    """A layer of the user's that looks at a value."""
+
+    def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        if Reads.mode:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return super().forward(x, weight)
+
+
+def with_a_part_of_the_users() -> nn.Module:
+    """A network of ours in which the last layer is the user's."""
+    model = build("mlp", depth=2, width=4, image_size=2)
+    model.layers[1] = ReadingLayer(4, 10)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "law", "said"),
+    [
+        (Reads, None, "Reads reads values back from the GPU in its forward pass, as"),
+        (lambda: WithNoise(Reads(), 3), None, "Reads reads values back from the GPU in its forward pass, as"),
+        (with_a_part_of_the_users, None, "MLP reads values back from the GPU in its forward pass, as"),
+        (
+            lambda: build("mlp", depth=1, image_size=2),
+            Law(),
+            "MLP reads values .* in its forward pass or the likelihood",
+        ),
+    ],
+)
+def test_what_reads_values_back_is_named(
+    monkeypatch: pytest.MonkeyPatch, model: Callable[[], nn.Module], law: Any, said: str
+) -> None:
     x, y = batch()
     modes: list[object] = []
 
@@ -186,16 +231,17 @@ def test_a_network_that_reads_values_back_is_named(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", switch)
-    model = Reads()
-    loss = BatchLoss(target(model), None, False)
-    with pytest.warns(UserWarning, match="Reads reads values back from the GPU .* cannot be recorded in a CUDA graph"):
-        assert not loss.recordable(x, y, list(model.parameters()))
-    assert model.calls == 0
+    network = model()
+    loss = BatchLoss(Potential(network, 1000, None, law, improper_ok=True), None, False)
+    with pytest.warns(UserWarning, match=said + ".* cannot be recorded in a CUDA graph"):
+        assert not loss.recordable(x, y, list(network.parameters()))
+    assert all(part.calls == 0 for part in network.modules() if isinstance(part, Reads))
     assert modes == ["error", 0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not loss.recordable(x, y, list(model.parameters()))  # said once
-        assert BatchLoss(target(plain := Net()), None, False).recordable(x, y, list(plain.parameters()))
+        assert not loss.recordable(x, y, list(network.parameters()))  # said once
+        for plain in (Net(), build("mlp", depth=1, image_size=2)):
+            assert BatchLoss(target(plain), None, False).recordable(x, y, list(plain.parameters()))
 
 
 def test_other_errors_are_not_taken_for_that(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def test_groups() -> None:
     [
         (("layer",), "norm must be one of gn, evonorm-s0, frn, bn, not 'layer'"),
         (("gn", "selu"), "activation must be one of silu, relu, tlu, identity, not 'selu'"),
-        (("gn", "tlu"), "belongs to norm 'frn', not to 'gn'"),
+        (("gn", "tlu"), "belongs to norm 'frn' alone"),
         (("gn", "silu", True), "belongs to norm 'frn'"),
         (("evonorm-s0", "relu"), "contains its own activation"),
         (("bn",), "use norm_act_layer"),

@@ -82,11 +82,41 @@ def test_torchs_own_layers_and_dropout() -> None:
     assert not check(new, x)
 
 
+class Twice(nn.Module):
+    """The same convolution and the same norm at two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        conv, norm = nn.Conv2d(3, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3)
+        self.first, self.again = nn.Sequential(conv, norm), nn.Sequential(conv, norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(self.again(self.first(x)), 0.1, self.training)
+
+
+def test_shared_layers_stay_shared() -> None:
+    with pytest.warns(UserWarning, match="calls dropout as a function"):
+        new = convert(Twice(), to="gn-ws")
+    assert new.first[0] is new.again[0]
+    assert new.first[1] is new.again[1]
+    assert isinstance(new.first[0], WSConv2d)
+    assert isinstance(new.first[1], NormAct)
+    assert not [found for found in check(new, torch.randn(4, 3, 8, 8)) if "BatchNorm" in str(found)]
+
+
+class Calls(nn.Sequential):
+    """BatchNorm as a function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(super().forward(x), None, None, training=True)
+
+
 @pytest.mark.parametrize(
     ("model", "to", "message"),
     [
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "gn-ws", r"'1' \(BatchNorm1d\) cannot become GroupNorm"),
         (nn.Linear(4, 4), "gn-ws", "no BatchNorm to exchange"),
+        (Calls(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), "gn-ws", "calls F.batch_norm itself"),
         (nn.Linear(4, 4), "layernorm", "to must be 'weight-norm' or 'gn-ws', not 'layernorm'"),
     ],
 )

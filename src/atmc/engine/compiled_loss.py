@@ -13,8 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atmc.common.errors import InputError
+from atmc.engine.precision import is_ours
 from atmc.nn.resnet import raise_recompile_limit
+from atmc.nn.with_noise import WithNoise
 from atmc.target import Potential
+from atmc.target.likelihoods import OwnLikelihood
 
 NOT_HERE = "run.compile is for CUDA: on a CPU the network runs uncompiled"
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -88,7 +92,7 @@ class BatchLoss:
         except Exception as error:
             return self._left_out(plain, batch, params, error)
         if whole is not None:
-            self._note(f"{type(self.model).__name__} as a whole; what it leaves out", whole)
+            self._note(f"{self._name()} as a whole; what it leaves out", whole)
         return run  # compiled code is the same for both; what comes later in another shape must not be refused
 
     def _compile_blocks(self, plain: Callable[..., Any], batch: Sequence[Tensor], params: Sequence[Tensor]) -> None:
@@ -103,7 +107,7 @@ class BatchLoss:
     ) -> Callable[..., Any]:
         # The user's own mistakes must look like what they are: they fail here again, without the compiler.
         self._try(plain, batch, params)
-        self._note(f"{type(self.model).__name__}, which", error)
+        self._note(f"{self._name()}, which", error)
         return plain
 
     def _note(self, what: str, error: Exception) -> None:
@@ -114,21 +118,27 @@ class BatchLoss:
             stacklevel=2,
         )
 
+    def _name(self) -> str:
+        return type(self.model.network if isinstance(self.model, WithNoise) else self.model).__name__
+
     def recordable(self, x: Tensor, y: Tensor, params: Sequence[Tensor], weights: Tensor | None = None) -> bool:
-        """Whether a CUDA graph can hold this loss; if not, a note says so. Our own networks always can."""
+        """Whether a CUDA graph can hold this loss; if not, a note says so. With code of our own alone it always can."""
         if self._recordable is None:
             batch, run = ((x, y), self._run) if weights is None else ((x, y, weights), self._run_weighted)
-            self._recordable = self._is_ours() or not self._reads_back(run, batch, params)
+            self._recordable = self._all_ours() or not self._reads_back(run, batch, params)
             if not self._recordable:
+                own = isinstance(self.potential.likelihood, OwnLikelihood)
+                where = "its forward pass or the likelihood" if own else "its forward pass"
                 warnings.warn(
-                    f"{type(self.model).__name__} reads values back from the GPU in its forward pass, as .item() "
+                    f"{self._name()} reads values back from the GPU in {where}, as .item() "
                     "and `if` on a tensor do: its steps cannot be recorded in a CUDA graph and run slower",
                     stacklevel=2,
                 )
         return self._recordable
 
-    def _is_ours(self) -> bool:
-        return type(self.model).__module__.startswith("atmc.nn")
+    def _all_ours(self) -> bool:
+        known = all(type(part).__module__.startswith(("atmc.nn.", "torch.nn.")) for part in self.model.modules())
+        return is_ours(self.model) and known and not isinstance(self.potential.likelihood, OwnLikelihood)
 
     def _reads_back(self, run: Callable[..., Any], batch: Sequence[Tensor], params: Sequence[Tensor]) -> bool:
         self._try(run, batch, params)  # what only a first call does (tables, a choice of kernels) may wait
@@ -136,7 +146,7 @@ class BatchLoss:
         torch.cuda.set_sync_debug_mode("error")
         try:
             self._try(run, batch, params)
-        except RuntimeError as error:
+        except (RuntimeError, InputError) as error:  # an own likelihood says it as an InputError
             if "synchronizing CUDA operation" not in str(error):
                 raise
             return True

@@ -27,5 +27,9 @@ def precision_for(recipe: Recipe, model: nn.Module) -> Precision:
     """What a run of this recipe does with this network."""
     if recipe.run.precision == "float32":
         return Precision(torch.float32, None)
-    ours = type(model).__module__.startswith("atmc.nn") and not isinstance(model, Tail | WithNoise)
-    return Precision(torch.bfloat16, None) if ours else Precision(torch.float32, torch.bfloat16)
+    return Precision(torch.bfloat16, None) if is_ours(model) else Precision(torch.float32, torch.bfloat16)
+
+
+def is_ours(model: nn.Module) -> bool:
+    """Whether this is a network of `atmc.nn`, and none of the user's in a wrapper of ours."""
+    return type(model).__module__.startswith("atmc.nn.") and not isinstance(model, Tail | WithNoise)

@@ -6,6 +6,7 @@ After a layer, y = a(Wx + b) + c becomes (aW)x + (ab + c), always exactly. Befor
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -116,11 +117,14 @@ def folds_from_order(model: nn.Module) -> list[Fold]:
     return found
 
 
-def functional_calls(graph: torch.fx.Graph) -> set[str]:
-    """Which of "batch_norm" and "dropout" the forward calls as functions, out of reach of a change of layers."""
+def check_functional(graph: torch.fx.Graph) -> None:
+    """Refuse BatchNorm and warn of dropout that the forward calls as functions: no change of layers reaches these."""
     drop = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
-    named = {F.batch_norm: "batch_norm", torch.batch_norm: "batch_norm", **dict.fromkeys(drop, "dropout")}
-    return {named[node.target] for node in graph.nodes if node.op == "call_function" and node.target in named}
+    called = {node.target for node in graph.nodes if node.op == "call_function"}
+    if called & {F.batch_norm, torch.batch_norm}:
+        raise ValueError("convert: the forward calls F.batch_norm itself; use an nn.BatchNorm layer instead")
+    if called & set(drop):
+        warnings.warn("convert: the forward calls dropout as a function; switch it off there", stacklevel=3)
 
 
 def _width(layer: nn.Module, out: bool) -> int:

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from atmc.nn.batchnorm_folding import affine_of, fold, folds_from_graph, folds_from_order, functional_calls, trace
+from atmc.nn.batchnorm_folding import affine_of, check_functional, fold, folds_from_graph, folds_from_order, trace
 from atmc.nn.check import NOISY_NAMES, uninitialised
 from atmc.nn.resnet import BatchNorm2d
 from atmc.nn.weightnorm import CastConv2d, WeightNormLayer, WNConv2d, WNLinear
@@ -84,11 +84,7 @@ def convert(
             )
     else:
         folds = folds_from_graph(converted, graph)
-        functional = functional_calls(graph)
-        if "batch_norm" in functional:
-            raise ValueError("convert: the forward calls F.batch_norm itself; use an nn.BatchNorm layer instead")
-        if "dropout" in functional:
-            warnings.warn("convert: the forward calls dropout as a function; switch it off there", stacklevel=2)
+        check_functional(graph)
     deep = set() if example is None else _deep_norms(model, example)
     modules = dict(converted.named_modules(remove_duplicate=False))
     converted = _apply(

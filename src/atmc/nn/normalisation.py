@@ -131,6 +131,6 @@ def check_norm(norm: str, activation: str, threshold: bool) -> None:
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
     if norm != "frn" and (threshold or activation == "tlu"):
-        raise ValueError(f"a threshold (activation 'tlu') belongs to norm 'frn', not to {norm!r}")
+        raise ValueError("a threshold (activation 'tlu') belongs to norm 'frn' alone")
     if norm == "evonorm-s0" and activation not in ("silu", "identity"):
         raise ValueError(f"norm 'evonorm-s0' contains its own activation: leave {activation!r} out")

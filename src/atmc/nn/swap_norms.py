@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from atmc.nn.batchnorm_folding import folds_from_graph, folds_from_order, trace
+from atmc.nn.batchnorm_folding import check_functional, folds_from_graph, folds_from_order, trace
 from atmc.nn.normalisation import BatchNormAct, NormAct
 from atmc.nn.resnet import BatchNorm2d
 from atmc.nn.standardisation import EPS, WSConv2d
@@ -28,7 +28,7 @@ def swap_norms(model: nn.Module, example: Tensor | None = None) -> nn.Module:
     """A copy of `model` with GroupNorm for BatchNorm and standardised convolutions; fine-tune it before sampling."""
     swapped = copy.deepcopy(model).eval()
     swapped.__dict__.pop("made_by", None)  # It is no longer what that call would build.
-    names = dict(swapped.named_modules())
+    names = dict(swapped.named_modules(remove_duplicate=False))  # a shared layer has several names
     norms = {name: module for name, module in names.items() if isinstance(module, _BatchNorm)}
     for name, norm in norms.items():
         if type(norm) not in SWAPPED:
@@ -36,18 +36,24 @@ def swap_norms(model: nn.Module, example: Tensor | None = None) -> nn.Module:
     if not norms:
         raise ValueError("convert: this network has no BatchNorm to exchange for GroupNorm")
     graph = trace(swapped)
+    if graph is not None:
+        check_functional(graph)
     pairs = folds_from_order(swapped) if graph is None else folds_from_graph(swapped, graph)
     before = {pair.layer: pair.norm for pair in pairs if pair.where == "after"}
     convs: dict[str, WSConv2d] = {}
+    made: dict[nn.Module, WSConv2d] = {}  # a shared layer stays shared
     for name, module in names.items():
         ours = isinstance(module, CastConv2d) and not isinstance(module, WSConv2d)
         known = isinstance(module, nn.Conv2d) and (ours or type(module) is nn.Conv2d)
         if known and module.weight[0].numel() > 1:  # a filter of one number has nothing to standardise
-            convs[name] = _standardised(module, norms.get(before.get(name, "")))
+            if module not in made:
+                made[module] = _standardised(module, norms.get(before.get(name, "")))
+            convs[name] = made[module]
     for name, new in convs.items():
         swapped = _put(swapped, name, new)
+    groups = {norm: _group_norm(norm) for norm in norms.values()}
     for name, norm in norms.items():
-        swapped = _put(swapped, name, _group_norm(norm))
+        swapped = _put(swapped, name, groups[norm])
     if example is not None:
         _measure(swapped, [name for name in before if name in convs], example)
     _without_dropout(swapped)
