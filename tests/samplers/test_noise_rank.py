@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import atmc
+from atmc.engine.gradient_statistics import change_masses
 from atmc.samplers import noise_friction, noise_rows, noise_temperature
 from atmc.samplers.flat_state import memory_order
 
@@ -83,6 +84,56 @@ def test_a_state_resumes_exactly(stop: int, kronecker: bool) -> None:
     again.load_state_dict(copy.deepcopy(first.state_dict()))
     walk(again, params, stop, 60 - stop)
     assert all(torch.equal(p, q) for p, q in zip(params, expected, strict=True))
+
+
+def test_a_state_from_before_new_masses_brings_the_old_ones() -> None:
+    whole, expected = made(None, mass=[1.0, 2.0, 3.0])
+    walk(whole, expected, 0, 60)
+    sampler, params = made(None, mass=[1.0, 2.0, 3.0])
+    walk(sampler, params, 0, 20)
+    state, weights = copy.deepcopy(sampler.state_dict()), [p.detach().clone() for p in params]
+    change_masses(sampler, [torch.full_like(p, 9.0) for p in params])
+    walk(sampler, params, 20, 20)
+    sampler.load_state_dict(state)
+    with torch.no_grad():
+        for p, before in zip(params, weights, strict=True):
+            p.copy_(before)
+    walk(sampler, params, 20, 40)
+    assert all(torch.equal(p, q) for p, q in zip(params, expected, strict=True))
+
+
+def test_a_state_of_replayed_graphs_keeps_what_is_known() -> None:
+    """A replay does not count as a call: with few calls the next differences would replace everything."""
+    sampler, params = made(None)
+    walk(sampler, params, 0, 64)
+    state = copy.deepcopy(sampler.state_dict())
+    state["sampler"]["calls"] = 0
+    sampler.load_state_dict(state)
+    walk(sampler, params, 64, 16)
+    whole, expected = made(None)
+    walk(whole, expected, 0, 80)
+    assert all(torch.equal(p, q) for p, q in zip(params, expected, strict=True))
+    assert torch.equal(noise_rows.rows_of(sampler._shards[0], 3), noise_rows.rows_of(whole._shards[0], 3))
+
+
+@pytest.mark.parametrize("fails", [{torch.float32}, {torch.float32, torch.float64}])
+def test_eigenvectors_that_are_not_found_do_not_end_a_run(monkeypatch: pytest.MonkeyPatch, fails: set[Any]) -> None:
+    """cuSOLVER fails on some matrices of low rank: float64 is tried, and else the basis stays."""
+    found = torch.linalg.eigh
+
+    def eigh(matrix: torch.Tensor) -> Any:
+        if matrix.ndim == 3 and matrix.dtype in fails:
+            raise torch.linalg.LinAlgError("failed to converge")
+        return found(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigh", eigh)
+    sampler, params = made(None, noise_kronecker=True, dtype=torch.float32)
+    before = [basis.clone() for group in sampler._kronecker.groups for basis in group.bases]
+    walk(sampler, params, 0, 40)
+    after = [basis for group in sampler._kronecker.groups for basis in group.bases]
+    moved = [not torch.equal(x, y) for x, y in zip(before, after, strict=True) if x.numel()]
+    assert all(p.isfinite().all() for p in params)
+    assert any(moved) is (torch.float64 not in fails)
 
 
 def test_what_is_known_of_tensors_survives_another_memory_format() -> None:

@@ -221,9 +221,9 @@ class DeviceLoop:
                 self._marks.pop(0).synchronize()
 
     def _learn_noise(self, done: int) -> None:
-        """What a recorded step of a sampler with `noise_rank` cannot do by itself; on a CPU the step does it."""
+        """What a recorded step of a sampler with `noise_rank` cannot do by itself; others do it themselves."""
         sampler = self.optimizer
-        if self.stream is None or not isinstance(sampler, Sampler) or not sampler.noise_rank:
+        if not isinstance(self._run, GraphStep) or not isinstance(sampler, Sampler) or not sampler.noise_rank:
             return
         steps = done - self.schedule.warm_steps
         if steps % noise_rows.EVERY == 0:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from atmc.engine.step import Step
 from atmc.recipe.settings import SamplerSection
-from atmc.samplers import Sampler
+from atmc.samplers import Sampler, noise_rows
 
 # A mass may differ from the common one by this factor: beyond it the estimate speaks of dead units, not of stiffness.
 SPAN = 30.0
@@ -80,7 +80,7 @@ def change_masses(sampler: Sampler, new: Masses) -> None:
             sampler.state[p]["momentum"].mul_((torch.as_tensor(now) / torch.as_tensor(old)).sqrt().to(p.device))
         group["mass"], first = after, first + len(params)
     for shard in sampler._shards:
-        shard.scratch.pop("noise mass", None)
+        noise_rows.masses_changed(shard)
     if sampler._kronecker is not None:
         sampler._kronecker.forget()  # it is in units of √m
 

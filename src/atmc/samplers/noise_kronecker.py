@@ -158,8 +158,7 @@ class KroneckerNoise:
             own = group.of(self.variance)
             moved = own
             for side, (mean, basis) in enumerate(zip(group.factors, group.bases, strict=True)):
-                if mean.numel():
-                    new = torch.linalg.eigh(mean).eigenvectors
+                if mean.numel() and (new := _eigenvectors(mean)) is not None:  # else the old basis serves on
                     weights = (new.mT @ basis).square()
                     moved = weights @ moved if side == 0 else moved @ weights.mT
                     basis.copy_(new)
@@ -179,6 +178,17 @@ class KroneckerNoise:
         eye = torch.eye(len(wide), dtype=torch.float64, device=wide.device)
         self.inner.copy_(torch.linalg.inv(eye + (wide * slow) @ wide.T * strength) * strength)
         self.strength.copy_(torch.as_tensor(strength, dtype=torch.float64))
+
+
+def _eigenvectors(mean: Tensor) -> Tensor | None:
+    """Eigenvectors, in columns. cuSOLVER fails on some matrices of low rank, in float32 more often than in float64."""
+    for wide in (mean, mean.double()):
+        try:
+            found: Tensor = torch.linalg.eigh(wide).eigenvectors
+            return found.to(mean.dtype)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            continue
+    return None
 
 
 def _matrix(p: Tensor) -> tuple[int, int]:

@@ -58,11 +58,18 @@ def mass_of(shard: Shard) -> Any:
     if not any(isinstance(m, Tensor) for m in masses) and len(set(masses)) == 1:
         return masses[0]
     if "noise mass" not in shard.scratch:
-        flat = buffer(shard, "noise mass").fill_(1.0)
-        for view, mass in zip(like_params(shard, flat), masses, strict=True):
-            view.copy_(torch.as_tensor(mass))
+        buffer(shard, "noise mass")
+        masses_changed(shard)
     found: Tensor = shard.scratch["noise mass"]
     return found
+
+
+def masses_changed(shard: Shard) -> None:
+    """Bring that vector up to date, in its place, where there is one."""
+    if "noise mass" in shard.scratch:
+        flat = shard.scratch["noise mass"].fill_(1.0)
+        for index, view in enumerate(like_params(shard, flat)):
+            view.copy_(torch.as_tensor(shard.mass(index)))
 
 
 def buffer(shard: Shard, name: str) -> Tensor:

@@ -442,6 +442,7 @@ class Sampler(Optimizer):
         state_saving.restore(self, checked, held)
         if self.noise_rank:
             for shard in self._shards:
+                noise_rows.masses_changed(shard)
                 noise_rows.derive(shard, self.noise_rank)
             if self._kronecker is not None:
                 self._kronecker.project(self._shards[0])

@@ -236,7 +236,7 @@ def restore(sampler: Sampler, checked: Checked, held: list[dict[str, Tensor]]) -
         setattr(sampler, name, option)
     sampler.seed = checked.seed
     sampler._key = stream_key(sampler.seed)
-    sampler._calls = checked.calls
+    sampler._calls = max(checked.calls, checked.step)  # a replayed graph does not count its calls
 
 
 def _together(scalars: list[Tensor]) -> list[Any]:
