@@ -33,7 +33,7 @@ def test_the_demo_tells_its_story_once_and_again(short):
     assert str(page.resolve()) in result.out
     text = page.read_text()
     assert "digits-atmc" in text
-    assert "Inputs of another kind" in text
+    assert "Out-of-distribution inputs" in text
     assert "Next: atmc predict atmc-demo/atmc atmc-demo/least-sure.png" in result.out
     predicted = json.loads(atmc("predict", "atmc-demo/atmc", "atmc-demo/least-sure.png", "--json").out)["images"][0]
     assert predicted["notes"] == [], "the very pixels of a test image"

@@ -114,7 +114,7 @@ def test_report_of_two_runs_with_ood_images(runs, tmp_path):
     found = json.loads(result.out)
     page = Path(found["report"]).read_text()
     assert found["rows"][0]["row"] == "ATMC (single sample)"
-    assert "Inputs of another kind" in page
+    assert "Out-of-distribution inputs" in page
     assert page.count('data-heading="Run"') == 4
     assert "tiny-sgd" in page
     fails("report", *runs, "--ood", "nothing", match="nothing")

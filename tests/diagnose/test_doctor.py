@@ -56,6 +56,7 @@ def well(seed: int = 0, draws: int = 20, examples: int = 400) -> RunMeasurements
         mixing=mixing(probs, labels, examples=20),
         scores=metrics.summary(probs, labels),
         bins=metrics.calibration_bins(mean, labels),
+        ece_by_chance=metrics.ece_by_chance(mean),
         doubling=gain_of_doubling(probs, labels),
         late=gain_of_late(probs, labels),
         parameters=1000.0,
@@ -380,6 +381,7 @@ def guesses(examples: int, sure: float, share: float) -> RunMeasurements:
         classes=3,
         scores=metrics.summary(np.stack([probs, probs]), labels),
         bins=metrics.calibration_bins(probs, labels),
+        ece_by_chance=metrics.ece_by_chance(probs),
     )
 
 
@@ -500,5 +502,5 @@ def test_there_is_one_calibration_number() -> None:
     vitals = guesses(30, 0.9, 27 / 30)
     told = find(vitals, "Confidence and accuracy agree, as far as 30 examples tell")
     assert vitals.scores is not None
-    assert f"The ECE is {vitals.scores['predictive']['ece']:.3f}; calibrated" in told.evidence
-    assert "about 0.283 by chance" in told.evidence
+    assert f"The ECE is {vitals.scores['predictive']['ece']:.3f}; if it were calibrated" in told.evidence
+    assert "chance alone would make about 0.044" in told.evidence  # √(2/π · 0.9 · 0.1/30)

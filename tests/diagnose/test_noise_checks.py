@@ -12,7 +12,7 @@ from torch import nn
 from atmc import likelihoods, sample
 from atmc.diagnose.complaints import complaints, loss_of_cycles
 from atmc.diagnose.doctor import doctor
-from atmc.diagnose.noise_checks import noise_directions, outside
+from atmc.diagnose.noise_checks import noise_directions, outside, said
 from atmc.diagnose.run_measurements import RunMeasurements
 from atmc.diagnose.traces import Level, level, noise_ratio
 from atmc.recipe.settings import DataSection, ModelSection, Recipe
@@ -37,6 +37,12 @@ def test_a_chain_at_its_temperature_is_hardly_ever_called_off() -> None:
         assert sum(alarms) <= 3
     hot = [outside(level(1.6 * rng.chisquare(1, (100, 3)).mean(1))) for _ in range(100)]
     assert sum(hot) >= 80
+
+
+def test_the_error_of_a_reading_is_said_in_a_way_that_agrees_with_the_judgement() -> None:
+    assert said(Level(1.02, 0.03, 50)) == "1.02 ± 0.03"
+    assert said(Level(31.5, 19.3, 50)) == "32 (95 % interval 9.5 to 105)"  # not ± 19: 1 is far outside
+    assert said(Level(2.0, float("nan"), 1)) == "2.00"
 
 
 def test_the_batch_that_is_suggested_is_as_large_as_the_reading_asks_for() -> None:

@@ -50,6 +50,13 @@ def test_ece_at_certainty() -> None:
     assert metrics.ece(p, np.array([1, 2, 0, 1])) == 1.0
 
 
+def test_ece_by_chance_is_that_of_labels_drawn_from_the_probabilities() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(10, 0.2), 600)
+    drawn = [metrics.ece(p, (p.cumsum(1) > rng.random((600, 1))).argmax(1)) for _ in range(300)]
+    assert metrics.ece_by_chance(p) == pytest.approx(np.mean(drawn), abs=0.001)
+
+
 def test_wilson_is_scipys() -> None:
     for s, n in [(0, 1), (1, 1), (0, 50), (17, 40), (40, 40), (999, 1250)]:
         low, high = calibration.wilson(s, n)

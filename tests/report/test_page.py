@@ -42,7 +42,7 @@ def page():
 
 def test_the_page_has_every_part(page):
     headings = ["Health", "Scores", "What it gets wrong", "When to trust it"]
-    headings += ["Uncertain and confident predictions of digits-atmc", "Inputs of another kind"]
+    headings += ["Uncertain and confident predictions of digits-atmc", "Out-of-distribution inputs"]
     headings += ["Effect of averaging", "Chains over time", "Runs", "Words"]
     assert re.findall(r"<h2>(.*?)</h2>", page) == headings, "health comes first"
     assert page.count("<svg") == 9

@@ -257,9 +257,9 @@ def stationary_loss(v: RunMeasurements) -> list[Advice]:
     # The loss of a regression is −log of a density, which may be 0 or less: nats themselves are its unit.
     share = abs(change) if v.regression else abs(change) / max(abs(v.loss), 0.01)
     size = "" if v.regression else f", {share:.0%} of it"
+    tested = f" (p = {trend.p_value:.2g})" if share >= 0.01 else ""  # of what is too small to matter, no test
     evidence = (
-        f"Since burn-in the training loss has changed by {change:+.3g} nats{size}; it is {v.loss:.3g} now "
-        f"(p = {trend.p_value:.2g})."
+        f"Since burn-in the training loss has changed by {change:+.3g} nats{size}; it is {v.loss:.3g} now{tested}."
     )
     if share <= (SMALL if trend.p_value >= SIGNIFICANT else SMALL / 2):
         return [Advice("ok", "The training loss has settled", evidence)]

@@ -56,8 +56,16 @@ def noise_directions(v: RunMeasurements) -> list[Advice]:
 
 
 def said(level: Level) -> str:
-    """The reading with its error."""
-    return f"{level.mean:.2f}" + (f" ± {level.error:.2f}" if np.isfinite(level.error) else "")
+    """The reading with its error; far above T the error is one of the logarithm, and an interval says it better."""
+    if not np.isfinite(level.error) or level.mean <= 0:
+        return f"{level.mean:.2f}"
+    if level.error < 0.2 * level.mean:
+        return f"{level.mean:.2f} ± {level.error:.2f}"
+    factor = level.factor()
+    middle, low, high = (
+        f"{x:.1f}" if x < 10 else f"{x:,.0f}" for x in (level.mean, level.mean / factor, level.mean * factor)
+    )
+    return f"{middle} (95 % interval {low} to {high})"
 
 
 def less_noise(v: RunMeasurements) -> str:

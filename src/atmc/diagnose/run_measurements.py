@@ -26,7 +26,7 @@ from atmc.diagnose.convergence import (
 from atmc.diagnose.early_samples import LateGain, gain_of_late
 from atmc.diagnose.sample_distances import cosine_distances, neighbour_ratio
 from atmc.posterior.calibration import CalibrationBins
-from atmc.posterior.metrics import calibration_bins, predictive, summary
+from atmc.posterior.metrics import calibration_bins, ece_by_chance, predictive, summary
 from atmc.recipe.settings import inertia, least_friction, sampler_class
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class RunMeasurements:
     mixing: Mixing | None = None
     scores: dict[str, Any] | None = None  # `metrics.summary`
     bins: CalibrationBins | None = None
+    ece_by_chance: float = NAN
     doubling: tuple[float, float] = (NAN, NAN)
     pairs: PairGains | None = None  # with several chains
     late: LateGain | None = None  # the last quarter of the samples against all
@@ -204,12 +205,14 @@ def _with_predictions(found: RunMeasurements, run: RunDir) -> RunMeasurements:
     found = replace(found, split=split, mixing=mixing(modes, labels, owners) if len(modes) > 1 else None)
     if labels is None or len(labels) != probs.shape[1]:
         return found
+    mean = predictive(probs)
     return replace(
         found,
         classes=int(probs.shape[2]),
         guess=_guess(labels),
         scores=summary(probs, labels),
-        bins=calibration_bins(predictive(probs), labels),
+        bins=calibration_bins(mean, labels),
+        ece_by_chance=ece_by_chance(mean),
         doubling=gain_of_doubling(modes, labels),
         pairs=gain_of_pairs(modes, labels, owners) if owners is not None else None,
         late=gain_of_late(modes, labels, owners),

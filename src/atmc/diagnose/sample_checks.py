@@ -18,7 +18,7 @@ UNMIXED = 1.1  # R-hat; two halves of 14 independent samples pass it in a quarte
 HARM = 0.02  # share of the NLL that late samples alone are better by, from which early ones do harm
 WORSE = 1.2  # times the NLL of guessing
 WIDE = 0.05  # a gap between confidence and accuracy that matters by itself
-BY_CHANCE = 0.4 * math.sqrt(15)  # the ECE of N calibrated examples in 15 bins, times √N; see `calibration.ece`
+CROWD = 15 * (0.4 / WIDE) ** 2  # fewer examples than that may have an ECE of WIDE though they are calibrated
 SAME = 1e-12  # cosine distance of weights that differ by rounding
 LONGER = "Lengthen schedule.cycle_epochs, so that each cycle travels further, or raise the step size."
 
@@ -187,17 +187,18 @@ def calibrated(v: RunMeasurements) -> list[Advice]:
         f"In {over} of {len(b.count)} equally sized bins of {v.split} examples confidence is above the 95 % interval "
         f"of the accuracy, in {under} below."
     )
-    by_chance = BY_CHANCE / math.sqrt(int(b.count.sum()))
     if v.scores is not None:  # the number that evaluate and report give, and no other
         ece = v.scores["predictive"]["ece"]
-        evidence += f" The ECE is {ece:.3f}; calibrated, as many examples would have about {by_chance:.3f} by chance."
+        evidence += (
+            f" The ECE is {ece:.3f}; if it were calibrated, chance alone would make about {v.ece_by_chance:.3f}."
+        )
     gap, chance = whole_gap(b)
     # A few examples fill no bin well enough to accuse it, and still show a gap that all of them share.
     together = abs(gap) >= WIDE and chance < SIGNIFICANT
     if together:
         evidence += f" Over all, confidence less accuracy is {gap:+.3f}."
     if not together and (over + under < 3 or b.error < 0.01):
-        few = f", as far as {plural(int(b.count.sum()), 'example')} tell" if by_chance > WIDE else ""
+        few = f", as far as {plural(int(b.count.sum()), 'example')} tell" if b.count.sum() < CROWD else ""
         return [Advice("ok", f"Confidence and accuracy agree{few}", evidence)]
     if gap > 0 if together else over > under:
         raised = "raise the temperature towards 1, " if v.temperature < 1 else ""

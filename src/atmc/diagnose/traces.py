@@ -9,6 +9,7 @@ shows along the gradient noise alone (`noise_ratio`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,12 @@ class Level:
 
         away = abs(self.mean - value)
         return bool(away > t.isf(chance / 2, self.degrees) * self.error)
+
+    def factor(self, chance: float = 0.05) -> float:
+        """The interval of a positive mean goes from mean/factor to mean · factor: the error of its logarithm."""
+        from scipy.stats import t
+
+        return math.exp(float(t.isf(chance / 2, self.degrees)) * self.error / self.mean)
 
 
 @dataclass(frozen=True)

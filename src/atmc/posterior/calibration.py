@@ -73,15 +73,28 @@ def _confidence(probs: Any, labels: Any) -> tuple[Floats, Floats]:
 def ece(probs: Any, labels: Any, bins: int = 15) -> float:
     """Expected calibration error over `bins` bins of equal width: Σ_b (n_b/N) · |accuracy_b − confidence_b|.
 
-    Bin b holds the confidences in (b/B, (b+1)/B]. It lies in [0, 1]; a calibrated predictor has up to 0.4 √(bins/N) on
-    average by chance.
+    Bin b holds the confidences in (b/B, (b+1)/B]. It lies in [0, 1], and is above 0 by chance: see `ece_by_chance`.
     """
+    c, right = _confidence(probs, labels)
+    gap = np.bincount(_bin_of(c, bins), weights=right - c)  # Σ over the bin of (right − confidence)
+    return float(np.abs(gap).sum() / c.size)
+
+
+def ece_by_chance(probs: Any, bins: int = 15) -> float:
+    """The mean ECE of a calibrated predictor that gives these probabilities; up to 0.4 √(bins/N).
+
+    In a bin Σ (right − confidence) is then nearly normal, with mean 0 and variance Σ c (1 − c).
+    """
+    c = check_probs(probs).max(axis=1)
+    variance = np.bincount(_bin_of(c, bins), weights=c * (1 - c))
+    return float(np.sqrt(2 / np.pi * variance).sum() / c.size)
+
+
+def _bin_of(confidence: Floats, bins: int) -> Ints:
     if bins < 1:
         raise ValueError(f"bins must be at least 1, not {bins}")
-    c, right = _confidence(probs, labels)
-    index = np.clip(np.ceil(c * bins).astype(np.int64) - 1, 0, bins - 1)
-    gap = np.bincount(index, weights=right - c, minlength=bins)  # Σ over the bin of (right − confidence)
-    return float(np.abs(gap).sum() / c.size)
+    index: Ints = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    return index
 
 
 def calibration_bins(probs: Any, labels: Any, bins: int = 8) -> CalibrationBins:
