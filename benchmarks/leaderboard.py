@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from leaderboard_rows import IMAGES, KEPT, TRAININGS, Training, recipe_of, tiny
+from leaderboard_rows import CORRUPTED, IMAGES, KEPT, MOST_OOD, TRAININGS, Training, recipe_of, tiny
 from network_table import CLOSING, SPARE
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "leaderboard"
@@ -35,9 +35,10 @@ def train(training: Training, options: argparse.Namespace) -> dict[str, Any]:
     """Run or resume one training run, and store what its networks say once it is done."""
     import torch
 
-    from atmc.common.errors import RunError
+    from atmc.common.errors import DivergedError
     from atmc.data import load
     from atmc.engine import run
+    from atmc.recipe.build import chain_seed
     from atmc.recipe.toml_files import recipe_to_toml
     from atmc.report.output_files import write
     from atmc.storage.run_directory import RunDir
@@ -57,15 +58,17 @@ def train(training: Training, options: argparse.Namespace) -> dict[str, Any]:
         own = starts(training, cycles, images.shape[0], len(images.classes))
         found["gpu_seconds"] = dynamics(cycles)["gpu_seconds"] * share
     elif training.kind == "dropout":
+        torch.manual_seed(chain_seed(training.seed, 0, "weights"))  # of the masks on the device, too
         own = network(training, len(images.classes), images.shape[0])
-    prior, deadline = decay_on_weights(training.images), time.monotonic() + options.time_budget
+    prior = decay_on_weights(training.images)
+    deadline = time.monotonic() + options.time_budget - reserved(training, options)
     opened, recipes = [], []
     for temperature in training.temperatures:
         recipe = recipe_of(training, temperature, options.data, examples)
         folder = runs / recipe.name
         try:
             result = run(recipe, folder, max(1.0, deadline - time.monotonic()), None, model=own, prior=prior)
-        except RunError as error:  # that it diverged for good is a result as well
+        except DivergedError as error:  # a result as well
             found["diverged"] = [*found.get("diverged", []), f"T = {temperature:g}: {error}"]
             continue
         if result.status != "done":
@@ -97,6 +100,12 @@ def train(training: Training, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def reserved(training: Training, options: argparse.Namespace) -> float:
+    """Seconds that predictions take, in which nothing can be interrupted, beside others that predict as well."""
+    more = MOST_OOD * len(options.ood) + CORRUPTED * options.shift
+    return training.prediction_seconds(more) * options.jobs if options.data == "cifar10" else 0.0
+
+
 def child(training: Training, options: argparse.Namespace) -> None:
     found = train(training, options)
     (options.store / f"{training.name}.json").write_text(json.dumps(found, indent=1) + "\n")
@@ -111,6 +120,12 @@ def ended(training: Training, store: Path) -> str:
 def is_done(training: Training, store: Path) -> bool:
     """Whether a training run needs no more time: it ended, or diverged for good."""
     return ended(training, store).startswith(("done", "stopped"))
+
+
+def can_begin(training: Training, store: Path) -> bool:
+    """Whether the run at whose modes its chains begin is done, and its weights are here."""
+    before = training.before
+    return before is None or (ended(before, store) == "done" and (store / "runs" / before.name).exists())
 
 
 def start(training: Training, left: float, options: argparse.Namespace) -> subprocess.Popen[bytes]:
@@ -133,8 +148,9 @@ def run_all(chosen: list[Training], options: argparse.Namespace) -> None:
     running: dict[str, subprocess.Popen[bytes]] = {}
     while waiting or running:
         left = options.time_budget - (time.monotonic() - began)
-        ready = [each for each in waiting if each.before is None or ended(each.before, options.store) == "done"]
-        if ready and len(running) < options.jobs and left > SPARE:
+        ready = [each for each in waiting if can_begin(each, options.store)]
+        ready = [each for each in ready if left > SPARE + reserved(each, options)]
+        if ready and len(running) < options.jobs:
             each = ready[0]
             waiting.remove(each)
             running[each.name] = start(each, left, options)
@@ -148,7 +164,8 @@ def run_all(chosen: list[Training], options: argparse.Namespace) -> None:
                 said = line(name, options.store, process.returncode)
                 print(f"{time.monotonic() - began:5.0f} s  {said}", flush=True)
     if waiting:
-        print(f"no time for {', '.join(each.name for each in waiting)}, or for the run before it")
+        names = ", ".join(each.name for each in waiting)
+        print(f"not begun, for lack of time or of the folder of the run before it: {names}")
 
 
 def line(name: str, store: Path, code: int = 0) -> str:

@@ -30,10 +30,9 @@ from atmc.report import ood_inputs
 from atmc.storage.run_directory import RunDir
 from cifar10_scores import entropy_of, scores
 from cifar10_store import Array, rounded
-from leaderboard_rows import HELD_OUT, KEPT, NETWORKS, Training
+from leaderboard_rows import HELD_OUT, KEPT, MOST_OOD, NETWORKS, Training
 
 DRAWS = 16  # of SWAG, dropout and Laplace
-MOST_OOD = 2000  # images of each set
 FAR = "far"  # OOD and corrupted images together
 LAPLACE = "last-layer Laplace"
 ABLATION = "cycles, T = 0"

@@ -155,5 +155,8 @@ def test_chains_begin_at_networks_of_their_own(
     for own, network in zip(found, given, strict=True):
         for name, tensor in network.state_dict().items():
             assert torch.equal(own[name], tensor)
+    other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4))
+    with pytest.raises(InputError, match="network 1 has other tensors than network 0"):
+        run(recipe, tmp_path / "other", progress=None, model=[given[0], other])
     with pytest.raises(InputError, match="1 networks for 2 chains"):
         run(recipe, tmp_path / "other", progress=None, model=given[:1])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from atmc.common.errors import RunError
+from atmc.common.errors import DivergedError, RunError
 from atmc.engine.progress import Progress
 from atmc.engine.runner import Runner, run
 from atmc.engine.step import Step
@@ -53,7 +53,9 @@ def test_the_others_finish_and_the_next_call_does_not_start_it_over(
     listen = Listen()
     with monkeypatch.context() as patch:
         Bomb(patch, chain=1, step=26)
-        with pytest.raises(RunError, match=r"chain 1 diverged at step 26 .*2 samples are kept; 2 of 3 chains are done"):
+        with pytest.raises(
+            DivergedError, match=r"chain 1 diverged at step 26 .*2 samples are kept; 2 of 3 chains are done"
+        ):
             run(recipe, folder, progress=listen)
     assert any("after 1 rollbacks" in note for note in listen.notes)  # at once, not only at the end
     found = RunDir.open(folder)

@@ -19,6 +19,10 @@ class RunError(RuntimeError):
     """A run could not go on; the message says what happened and what is safe."""
 
 
+class DivergedError(RunError):
+    """Chains have diverged as often as they may. To call again makes no difference."""
+
+
 def outside(*others: str) -> int:
     """The stacklevel that makes a warning of the caller's point to the first line that is not atmc's, nor `others`'."""
     level, frame, inside = 1, sys._getframe(1), {"atmc", *others}

@@ -7,7 +7,7 @@ Processes that share out the chains come to one ending: the same status, the sam
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atmc.common.errors import RunError
+from atmc.common.errors import DivergedError, RunError
 from atmc.engine.processes import World
 from atmc.recipe.settings import Recipe
 
@@ -52,7 +52,7 @@ def end_together(world: World, runner: "Runner", deadline: float | None) -> tupl
     samples, steps = sum(ending.samples for ending in endings), sum(ending.steps for ending in endings)
     diverged = [line for ending in endings for line in ending.diverged]
     if diverged and status == "done":  # before that there is more to do: the next call will say it
-        raise RunError(_all_over(diverged, runner.recipe, samples))
+        raise DivergedError(_all_over(diverged, runner.recipe, samples))
     return status, samples, steps
 
 

@@ -133,6 +133,8 @@ class Runner:
         numbers = world.chains(recipe)
         if isinstance(model, Sequence) and len(model) != recipe.chains:
             raise InputError(f"{len(model)} networks for {recipe.chains} chains: each needs one to begin at")
+        if isinstance(model, Sequence):
+            _check_alike(model)
         given = model[numbers[0]] if isinstance(model, Sequence) else model
         first = given if given is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
         check_fits(first, data, recipe, build_likelihood(recipe, likelihood))
@@ -260,6 +262,13 @@ class Runner:
             close: Any = getattr(chain.feed, "close", None)
             if close is not None:
                 close()
+
+
+def _check_alike(models: Sequence[nn.Module]) -> None:
+    shapes = [{name: tensor.shape for name, tensor in model.state_dict().items()} for model in models]
+    for number, found in enumerate(shapes):
+        if found != shapes[0]:
+            raise InputError(f"network {number} has other tensors than network 0: all chains sample one network")
 
 
 @contextmanager
