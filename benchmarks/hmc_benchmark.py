@@ -37,6 +37,7 @@ TRAIN, CYCLE = 40_960, 5_000
 S02, S05, S2 = 0.02**0.5, 0.05**0.5, 0.2**0.5  # standard deviations of the priors
 LOOKS = {"sampler.mass_looks": 3, "schedule.burn_in_epochs": 63}  # over two cycles, which give no samples
 COOL = {"sampler.lr": 0.0001, "sampler.friction": 45.0}  # as friction that follows the step has it at a tenth of h
+SMALL = {"sampler.lr": 0.0002, "sampler.friction": 4.5}  # a direction that the data leave free is forgotten in a cycle
 FOLLOW = {"sampler.friction_follows_step": True}
 # All that is known against mini-batch noise at no further gradient.
 KRONECKER = {"sampler.noise_rank": 16, "sampler.noise_kronecker": True}
@@ -94,6 +95,10 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "atmc-constant-cool-kronecker16-importance-warm": ("atmc-constant", {**COOL, **KRONECKER, **IMPORTANCE, **WARM}),
     "atmc-constant-noise32": ("atmc-constant", {"sampler.noise_rank": 32}),
+    # In the small posterior of `hmc_small.py` samples of cycles agree too much, and those of small steps do not.
+    "atmc-constant-small": ("atmc-constant", SMALL),
+    "atmc-constant-small-kronecker16": ("atmc-constant", {**SMALL, **KRONECKER}),
+    "atmc-constant-small-kronecker16-importance": ("atmc-constant", {**SMALL, **KRONECKER, **IMPORTANCE}),
     "atmc-constant-cool": ("atmc-constant", COOL),
     "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
     # From SGD's solution, where gradient noise is small: a chain in equilibrium forgets from which side it came.

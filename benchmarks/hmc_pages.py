@@ -18,7 +18,8 @@ FOLDER = ROOT / "results" / "hmc"
 FIGURE = FOLDER / "curves.svg"
 MARKED = {"SGHMC, cyclic": (0.3,), "PX-SGHMC, cyclic": (0.02,)}  # published rows of 500,000 gradients in the figure
 BESIDE = ("full-0.002", "mini-0.002", "mini-0.002-noise16", "mini-0.0007", "mini-0.0007-noise16")
-SMALL = ("training_loss", "nll_alone", "nll", "ambiguity", "curvature", "noise_temperature")
+BESIDE_CYCLES = ("full-0.007", "full-0.002", "mini-0.0007-noise16", "mini-0.0014-kronecker16-importance")
+SMALL = ("training_loss", "nll_alone", "nll", "ambiguity", "noise_temperature")
 NOTHING = "No row of ours has been measured yet."
 
 
@@ -72,33 +73,65 @@ def temperatures() -> str:
     )
 
 
-def small(corrected: bool = False) -> str:
-    """The small posterior of `hmc_small.py`; `corrected`: how far corrections of mini-batch noise come, row by row."""
-    path = FOLDER / "small.json"
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    if not found:
-        return NOTHING
-    table, rows = [], defaultdict(list)
-    for row in found:
+Seeds = list[dict[str, Any]]
+
+
+def _small() -> dict[str, Seeds]:
+    """The chains of `hmc_small.py` by name, the seeds of one together."""
+    path, rows = FOLDER / "small.json", defaultdict(list)
+    for row in json.loads(path.read_text(encoding="utf-8")) if path.exists() else []:
         rows[row["row"]].append(row)
-    for seeds in rows.values():
+    return dict(rows)
+
+
+def _scores(seeds: Seeds) -> tuple[str, list[str], str]:
+    """Training loss with its error, the scores of predictions, and T along the noise, as they are said."""
+    mean = {key: statistics.mean(each[key] for each in seeds) for key in SMALL if key in seeds[0]}
+    losses = [each["training_loss"] for each in seeds]
+    error = statistics.stdev(losses) / len(losses) ** 0.5 if len(losses) > 1 else seeds[0]["training_loss_error"]
+    loss = f"{mean['training_loss']:.3f} ± {error:.3f}" + (f" ({len(seeds)} seeds)" if len(seeds) > 1 else "")
+    hot = f"{mean['noise_temperature']:.1f}" if "noise_temperature" in mean else "–"
+    return loss, [f"{mean[key]:.3f}" for key in ("nll_alone", "nll", "ambiguity")], hot
+
+
+def _batches(row: dict[str, Any]) -> str:
+    data = "all data" if row["batch"] >= 800 else f"batches of {row['batch']}"
+    return data + (" in epochs" if row.get("in_epochs") else " by importance" if row.get("importance") else "")
+
+
+def _rank(row: dict[str, Any]) -> str:
+    return f"{row['noise_rank']}, Kronecker" if row.get("noise_kronecker") else str(row["noise_rank"])
+
+
+def small(corrected: bool = False) -> str:
+    """Constant steps on the small posterior; `corrected`: how far corrections of mini-batch noise come, row by row."""
+    table = []
+    for name, seeds in _small().items():
         row = seeds[0]
         new = bool(row.get("noise_kronecker") or row.get("importance"))
-        if new != corrected and not (corrected and row["row"] in BESIDE):
+        if row.get("cycle") or (new != corrected and not (corrected and name in BESIDE)):
             continue
-        data = "all data" if row["batch"] >= 800 else f"batches of {row['batch']}"
-        data += " in epochs" if row.get("in_epochs") else " by importance" if row.get("importance") else ""
-        rank = f"{row['noise_rank']}, Kronecker" if row.get("noise_kronecker") else str(row["noise_rank"])
-        mean = {key: statistics.mean(each[key] for each in seeds) for key in seeds[0] if key in SMALL and key in row}
-        losses = [each["training_loss"] for each in seeds]
-        error = statistics.stdev(losses) / len(losses) ** 0.5 if len(losses) > 1 else row["training_loss_error"]
-        hot = f"{mean['noise_temperature']:.1f}" if "noise_temperature" in mean else "–"
-        loss = f"{mean['training_loss']:.3f} ± {error:.3f}" + (f" ({len(seeds)} seeds)" if len(seeds) > 1 else "")
-        numbers = [f"{mean[key]:.3f}" for key in ("nll_alone", "nll", "ambiguity")]
-        at = f"{data}, h = {row['step_size']:g}"
-        table.append([at, rank, loss, *numbers, f"{mean['curvature']:,.0f}", hot])
+        loss, numbers, hot = _scores(seeds)
+        curvature = f"{statistics.mean(each['curvature'] for each in seeds):,.0f}"
+        table.append([f"{_batches(row)}, h = {row['step_size']:g}", _rank(row), loss, *numbers, curvature, hot])
     head = ["T = 1", "`noise_rank`", "training loss", "NLL of a sample", "NLL of the average", "ambiguity"]
-    return markdown([*head, "largest λ", "T along noise"], table)
+    return markdown([*head, "largest λ", "T along noise"], table) if table else NOTHING
+
+
+def cycles() -> str:
+    """Cycles on the small posterior, beside constant steps and the answer."""
+    table = []
+    for name, seeds in _small().items():
+        row = seeds[0]
+        if not row.get("cycle") and name not in BESIDE_CYCLES:
+            continue
+        loss, numbers, hot = _scores(seeds)
+        steps = "cosine from" if row.get("cycle") else "constant"
+        steps += f" h = {row['step_size']:g}" + (", friction follows" if row.get("follow") else "")
+        each = f"{round((row.get('cycle') or 1.0) / row['step_size']):,}"
+        table.append([f"{_batches(row)}, {steps}", _rank(row), each, loss, *numbers, hot])
+    head = ["T = 1", "`noise_rank`", "gradients a sample", "training loss", "NLL of a sample", "NLL of the average"]
+    return markdown([*head, "ambiguity", "T along noise"], table) if table else NOTHING
 
 
 def figure_line() -> str:
@@ -177,6 +210,7 @@ BLOCKS = {
     "hmc temperatures": temperatures,
     "hmc figure": figure_line,
     "hmc small": small,
+    "hmc cycles": cycles,
     "minibatches small": lambda: small(corrected=True),
 }
 

@@ -41,6 +41,10 @@ class Row(NamedTuple):
     in_epochs: bool = False  # examples are drawn without replacement
     noise_kronecker: bool = False
     importance: bool = False  # examples are drawn by importance
+    cycle: float = (
+        0.0  # steps of a cosine from `step_size`, each of so many units were it constant; a sample at its end
+    )
+    follow: bool = False  # friction rises as the steps of a cycle become small
 
 
 ROWS: dict[str, Row] = {
@@ -61,7 +65,14 @@ ROWS: dict[str, Row] = {
     "mini-0.002-noise16-importance": Row(0.002, 16, 16, importance=True),
     "mini-0.002-kronecker16-importance": Row(0.002, 16, 16, noise_kronecker=True, importance=True),
     "mini-0.0007-kronecker16-importance": Row(0.0007, 16, 16, noise_kronecker=True, importance=True),
+    "mini-0.0014-kronecker16-importance": Row(0.0014, 16, 16, noise_kronecker=True, importance=True),
     "batch64-0.002-kronecker16": Row(0.002, 64, 16, noise_kronecker=True),
+    "cycles-0.007": Row(0.007, 16, cycle=5.0),
+    "cycles-0.007-follow": Row(0.007, 16, cycle=5.0, follow=True),
+    "cycles-0.002-follow": Row(0.002, 16, cycle=5.0, follow=True),
+    "cycles-0.007-follow-noise16": Row(0.007, 16, 16, cycle=5.0, follow=True),
+    "cycles-0.002-follow-noise16": Row(0.002, 16, 16, cycle=5.0, follow=True),
+    "cycles-0.002-follow-kronecker16-importance": Row(0.002, 16, 16, False, True, True, 5.0, True),
 }
 
 
@@ -80,7 +91,7 @@ def digits() -> tuple[Tensor, Tensor]:
 def chain(name: str, seed: int = 0) -> dict[str, Any]:
     """Run one row."""
     torch.set_num_threads(1)
-    step_size, batch, rank, in_epochs, kronecker, importance = ROWS[name]
+    step_size, batch, rank, in_epochs, kronecker, importance, cycle, follow = ROWS[name]
     x, y = digits()
     train, labels, others, answers = x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:]
     torch.manual_seed(seed)
@@ -89,6 +100,9 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
     options: dict[str, Any] = {"mass": 1.0, "friction": FRICTION, "momentum_init": "law", "noise_rank": rank}
     options["noise_kronecker"] = kronecker
     sampler = atmc.ATMC(params, lr=step_size, seed=seed, **options)
+    group = sampler.param_groups[0]
+    if follow:
+        group["momentum"] = math.exp(-FRICTION * step_size)
     potential = atmc.Potential(model, num_data=TRAIN, prior=atmc.priors.gaussian(math.sqrt(VARIANCE)), validate=False)
     draw = torch.Generator().manual_seed(100 + seed)
 
@@ -122,8 +136,10 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
         return list(torch.autograd.grad(sum((a * b).sum() for a, b in zip(slopes, along, strict=True)), params))
 
     stiffest = [torch.randn(p.shape, generator=draw) for p in params]
-    every, found, predicted, began = round(1 / step_size), [], [], time.monotonic()
+    every, found, predicted, began = round((cycle or 1.0) / step_size), [], [], time.monotonic()
     for step in range(1, UNITS * every + 1):
+        if cycle:
+            group["lr"] = step_size / 2 * (1 + math.cos(math.pi * ((step - 1) % every) / every))
         found_gradient = by_importance(feed, step) if importance else gradient(in_epochs)
         for p, g in zip(params, found_gradient, strict=True):
             p.grad = g
@@ -145,6 +161,7 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
             found[-1]["noise_temperature"] = float(sampler.noise_temperature(two[0], two[1]))
     row: dict[str, Any] = {"row": name, "seed": seed, "step_size": step_size, "batch": batch, "noise_rank": rank}
     row |= {"in_epochs": in_epochs, "noise_kronecker": kronecker, "importance": importance}
+    row |= {"cycle": cycle, "follow": follow}
     row |= {"temperature": 1.0, "augment": "none", "samples": len(found), "steps": UNITS * every}
     row |= {key: sum(each[key] for each in found) / len(found) for key in found[0]}
     losses = torch.tensor([each["training_loss"] for each in found])

@@ -271,6 +271,35 @@ def test_every_benchmark_is_in_the_index():
     assert [each for each in named if not any(fnmatch(name, each) for name in scripts)] == []
 
 
+def test_what_is_said_of_cycles_on_the_small_posterior_is_in_its_table():
+    said = " ".join(text_of("docs/hmc.md").split())
+    found = {}
+    for row in results("hmc/small.json"):
+        found.setdefault(row["row"], []).append(row)
+
+    def mean(name, key):
+        return sum(row[key] for row in found[name]) / len(found[name])
+
+    follow = ("cycles-0.007-follow", "cycles-0.002-follow")
+    heat = sorted(mean(name, "noise_temperature") for name in follow)
+    flat = sorted(mean(name, "curvature") for name in follow)
+    assert f"It is {heat[0]:.1f} to {heat[1]:.1f} where samples are taken" in said
+    assert f"λ is {round(flat[0], -3):,.0f} to {round(flat[1], -3):,.0f} (all data: 56,000 and more)" in said
+    assert min(mean(name, "curvature") for name in ("full-0.007", "full-0.002")) > 56_000
+    right = mean("full-0.002", "ambiguity")
+    worst, friction, all_of_it = (
+        mean("cycles-0.002-follow" + more, "ambiguity") for more in ("", "-noise16", "-kronecker16-importance")
+    )
+    assert 0.35 < (friction - worst) / (right - worst) < 0.65, "by a half"
+    assert 0.0 <= right - all_of_it < 0.02
+    constant, large = "mini-0.0014-kronecker16-importance", "cycles-0.007-follow-noise16"
+    for key in ("training_loss", "nll_alone", "nll"):
+        assert mean(constant, key) < min(mean(large, key), mean("cycles-0.007-follow", key))
+    for name in ("constant", "follow"):
+        curve = results(f"hmc/atmc-{name}-0.json")["validation"]["curve"]["ambiguity"]
+        assert f"of {curve[9]:.3f}" in said
+
+
 def test_scores_against_hmc_are_those_of_results():
     ours, other = results("hmc/atmc-follow-0.json"), results("hmc/sghmc-0.json")
     assert (ours["gradients"], ours["samples"], ours["temperature"], ours["augment"]) == (500_000, 100, 1.0, "none")

@@ -107,7 +107,7 @@ def _by_importance(
 ) -> ImportanceBatches:
     """`ImportanceBatches`, or one line with the key where these data or processes cannot have them."""
     if augment != "none":
-        raise ValueError(f"importance takes examples as they are, and augment is {augment!r}")
+        raise InputError(f"importance takes examples as they are, and augment is {augment!r}")
     if world > 1:
         raise InputError(
             f'data.draw = "importance" keeps the scores of all examples in one process, and {world} share this chain: '

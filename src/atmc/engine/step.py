@@ -87,7 +87,7 @@ class Step:
             x, y = self.feed.batch(step)
         return self.gradient_on(x, y, self.feed.weights)
 
-    def gradient_on(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> list[Tensor]:
+    def gradient_on(self, x: Tensor, y: Tensor, weights: Tensor | None) -> list[Tensor]:
         """The gradient on a batch of any origin, left in `p.grad` too."""
         self._backward(x, y, weights)
         return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.params]
