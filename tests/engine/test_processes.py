@@ -125,7 +125,7 @@ def test_a_chain_that_gives_up_in_one_process_leaves_the_others_alone(two: Any) 
     folder, said = two
     for lines in said:
         for line in lines[8:10]:  # a second call ends at once with the same line
-            assert "RunError: chain 1 diverged at step 26" in line
+            assert "DivergedError: chain 1 diverged at step 26" in line
             assert "2 of 3 chains are done, and the run has 12 samples" in line
     found = RunDir.open(folder / "broken")
     assert [sum(found.bank.chain_of(i) == c for i in range(len(found.bank))) for c in range(3)] == [5, 2, 5]

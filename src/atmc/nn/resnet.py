@@ -176,12 +176,15 @@ class ResNet(nn.Module):
         return logits
 
 
-def raise_recompile_limit(limit: int = 4096) -> None:
-    """One function compiled for many networks and shapes passes dynamo's limits of 8 versions, and of 256 in all."""
+def raise_recompile_limit(limit: int = 256) -> None:
+    """One function compiled for many networks and shapes passes dynamo's limits of 8 versions, and of 256 in all.
+
+    No further: code that compiles anew in every call should end up uncompiled, not compile for ever.
+    """
     import torch._dynamo.config as config
 
     config.recompile_limit = max(config.recompile_limit, limit)
-    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, limit)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 16 * limit)
 
 
 def resnet(depth: int, width: int | None = None, classes: int = 10, in_channels: int = 3, **options: Any) -> ResNet:
