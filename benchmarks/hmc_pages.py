@@ -20,6 +20,30 @@ MARKED = {"SGHMC, cyclic": (0.3,), "PX-SGHMC, cyclic": (0.02,)}  # published row
 BESIDE = ("full-0.002", "mini-0.002", "mini-0.002-noise16", "mini-0.0007", "mini-0.0007-noise16")
 BESIDE_CYCLES = ("full-0.007", "full-0.002", "mini-0.0007-noise16", "mini-0.0014-kronecker16-importance")
 SMALL = ("training_loss", "nll_alone", "nll", "ambiguity", "noise_temperature")
+# What the parts of a row's name mean.
+PARTS = {
+    "atmc": "ATMC",
+    "sghmc": "SGHMC as published",
+    "sgnht": "SGNHT as published",
+    "sgld": "SGLD as published",
+    "02": "prior 0.02",
+    "05": "prior 0.05",
+    "constant": "steps of one size",
+    "small": "h = 0.0002",
+    "slow": "smaller steps",
+    "cool": "h = 0.0001, D = 45",
+    "follow": "friction follows the step",
+    "geometric": "steps fall geometrically",
+    "geometric10": "steps fall geometrically, D = 10",
+    "noise16": "friction along noise, rank 16",
+    "noise32": "friction along noise, rank 32",
+    "kronecker16": "friction along noise and within tensors",
+    "importance": "drawn by importance",
+    "mass": "masses from the gradient",
+    "chains4": "four chains",
+    "T0": "T = 0",
+    "warm": "from SGD's solution",
+}
 NOTHING = "No row of ours has been measured yet."
 
 
@@ -51,7 +75,7 @@ def measured() -> str:
     groups = sorted(rows().values(), key=lambda seeds: (-seeds[0]["wanted_steps"], _score(seeds, "nll")))
     if not groups:
         return NOTHING
-    head = ["our row", "prior variance", "gradients, seeds", "error", "NLL", "ECE", "ambiguity", "lag-1 correlation"]
+    head = ["our row", "prior variance", "gradients", "error", "NLL", "ECE", "ambiguity", "lag-1 correlation"]
     return markdown(head, [_cells(seeds) for seeds in groups])
 
 
@@ -141,15 +165,16 @@ def figure_line() -> str:
 
 def _cells(seeds: list[dict[str, Any]]) -> list[str]:
     first = seeds[0]
-    several = f", {len(seeds)}" if len(seeds) > 1 else ""
+    several = f", {len(seeds)} seeds" if len(seeds) > 1 else ""
+    words = ", ".join(PARTS.get(part, part) for part in first["row"].split("-"))
     lag = [row["autocorrelation"]["1"] for row in seeds if "1" in row["autocorrelation"]]
     scores = [f"{_score(seeds, key):.3f}{_spread(seeds, key)}" for key in ("error", "nll", "ece", "ambiguity")]
     return [
-        f"`{first['row']}`",
+        f"{words}: `{first['row']}`",
         f"{first['prior_variance']:g}",
         f"{first['gradients']:,}{several}",
         *scores,
-        f"{statistics.mean(lag):.2f}" if lag else "–",
+        f"{statistics.mean(lag):.2f}".replace("-", "−") if lag else "–",
     ]
 
 
