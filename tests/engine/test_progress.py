@@ -13,7 +13,19 @@ import pytest
 
 from atmc.engine import run
 from atmc.engine.chain import Chain
-from atmc.engine.progress import BAR, ROOMY, SHORTEST, Progress, Row, _Pace, describe_sample, live_line, sample_lines
+from atmc.engine.progress import (
+    BAR,
+    ROOMY,
+    SHORTEST,
+    PlainProgress,
+    Progress,
+    Row,
+    _Pace,
+    describe_sample,
+    live_line,
+    place,
+    sample_lines,
+)
 from atmc.engine.schedule import make_schedule
 from atmc.recipe.settings import DataSection, Recipe, ScheduleSection
 from atmc.storage import RunDir
@@ -63,6 +75,16 @@ def test_scores_are_named_and_fit_the_terminal() -> None:
     assert all(len(line) <= 80 for line in lines)
     values = {kind: {"rmse": 0.25} for kind in ("single", "predictive")}
     assert describe_sample({**SAMPLE, "scores": {"test": values}}).endswith("test: RMSE 0.25, averaged 0.25")
+
+
+def test_where_a_step_has_all_the_data_steps_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = make_schedule(
+        Recipe(data=DataSection(batch_size=64), schedule=ScheduleSection(epochs=800, kind="cyclic", cycle_epochs=800)),
+        64,
+    )
+    PlainProgress().begin("mine", plan, 1, 0)
+    assert capsys.readouterr().err == "mine: 800 steps, each with all the data\n"
+    assert place(LOG, _Pace(plan, 1, 0)) == "step 709/800"
 
 
 RUN = """

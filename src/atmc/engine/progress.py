@@ -43,7 +43,8 @@ class PlainProgress(Progress):
 
     def begin(self, name: str, schedule: Schedule, chains: int, done: int) -> None:
         self._pace = _Pace(schedule, chains, done)
-        self._say(f"{name}: {schedule.steps} steps" + (f", from step {done}" if done else ""))
+        whole = ", each with all the data" if schedule.epoch(1) >= 1 else ""
+        self._say(f"{name}: {schedule.steps} steps{whole}" + (f", from step {done}" if done else ""))
 
     def row(self, row: Row, samples: int) -> None:
         assert self._pace is not None
@@ -121,8 +122,9 @@ class _Pace:
 def place(row: Row, pace: _Pace, cycle: bool = True) -> str:
     """Where in the run a row belongs."""
     schedule = pace.schedule
-    epochs = schedule.epoch(schedule.steps)
-    said = f"epoch {row['epoch']:.0f}/{epochs:.0f}"
+    said = f"epoch {row['epoch']:.0f}/{schedule.epoch(schedule.steps):.0f}"
+    if schedule.epoch(1) >= 1:  # an epoch is a step, and nobody asked for so many epochs
+        said = f"step {row['step']}/{schedule.steps}"
     if cycle and len(schedule.cycle_ends) > 1:
         said += f"  cycle {schedule.cycle(int(row['step']) - 1) + 1}/{len(schedule.cycle_ends)}"
     return said + (f"  {_chain(row)}" if pace.chains > 1 else "")
