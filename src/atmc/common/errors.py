@@ -20,7 +20,7 @@ class RunError(RuntimeError):
 
 
 class DivergedError(RunError):
-    """Chains have diverged as often as they may. To call again makes no difference."""
+    """Chains have diverged as often as they may. To call again with the same settings makes no difference."""
 
 
 def outside(*others: str) -> int:
