@@ -154,7 +154,7 @@ def cycles() -> str:
         steps += f" h = {row['step_size']:g}" + (", friction follows" if row.get("follow") else "")
         each = f"{round((row.get('cycle') or 1.0) / row['step_size']):,}"
         table.append([f"{_batches(row)}, {steps}", _rank(row), each, loss, *numbers, hot])
-    head = ["T = 1", "`noise_rank`", "gradients a sample", "training loss", "NLL of a sample", "NLL of the average"]
+    head = ["T = 1", "`noise_rank`", "steps a sample", "training loss", "NLL of a sample", "NLL of the average"]
     return markdown([*head, "ambiguity", "T along noise"], table) if table else NOTHING
 
 

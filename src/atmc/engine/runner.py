@@ -131,10 +131,8 @@ class Runner:
         self.keepers: list[Checkpointer] = []
         data = data if data is not None else load_data(recipe)
         numbers = world.chains(recipe)
-        if isinstance(model, Sequence) and len(model) != recipe.chains:
-            raise InputError(f"{len(model)} networks for {recipe.chains} chains: each needs one to begin at")
         if isinstance(model, Sequence):
-            _check_alike(model)
+            _check_networks(model, recipe.chains)
         given = model[numbers[0]] if isinstance(model, Sequence) else model
         first = given if given is not None else build_model(recipe, data.train.shape, data.classes, numbers[0])
         check_fits(first, data, recipe, build_likelihood(recipe, likelihood))
@@ -264,7 +262,10 @@ class Runner:
                 close()
 
 
-def _check_alike(models: Sequence[nn.Module]) -> None:
+def _check_networks(models: Sequence[nn.Module], chains: int) -> None:
+    """Refuse networks that are not one for each chain, or differ by more than their weights."""
+    if len(models) != chains:
+        raise InputError(f"{len(models)} networks for {chains} chains: each needs one to begin at")
     shapes = [{name: tensor.shape for name, tensor in model.state_dict().items()} for model in models]
     for number, found in enumerate(shapes):
         if found != shapes[0]:

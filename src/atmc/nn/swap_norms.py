@@ -36,9 +36,11 @@ def swap_norms(model: nn.Module, example: Tensor | None = None) -> nn.Module:
     if not norms:
         raise ValueError("convert: this network has no BatchNorm to exchange for GroupNorm")
     graph = trace(swapped)
-    if graph is not None:
+    if graph is None:
+        pairs = folds_from_order(swapped)
+    else:
         check_functional(graph)
-    pairs = folds_from_order(swapped) if graph is None else folds_from_graph(swapped, graph)
+        pairs = folds_from_graph(swapped, graph)
     before = {pair.layer: pair.norm for pair in pairs if pair.where == "after"}
     convs: dict[str, WSConv2d] = {}
     made: dict[nn.Module, WSConv2d] = {}  # a shared layer stays shared
