@@ -99,6 +99,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-constant-small": ("atmc-constant", SMALL),
     "atmc-constant-small-kronecker16": ("atmc-constant", {**SMALL, **KRONECKER}),
     "atmc-constant-small-kronecker16-importance": ("atmc-constant", {**SMALL, **KRONECKER, **IMPORTANCE}),
+    "atmc-constant-kronecker16-importance": ("atmc-constant", {**KRONECKER, **IMPORTANCE}),
     "atmc-constant-cool": ("atmc-constant", COOL),
     "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
     # From SGD's solution, where gradient noise is small: a chain in equilibrium forgets from which side it came.

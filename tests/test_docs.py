@@ -295,9 +295,35 @@ def test_what_is_said_of_cycles_on_the_small_posterior_is_in_its_table():
     constant, large = "mini-0.0014-kronecker16-importance", "cycles-0.007-follow-noise16"
     for key in ("training_loss", "nll_alone", "nll"):
         assert mean(constant, key) < min(mean(large, key), mean("cycles-0.007-follow", key))
-    for name in ("constant", "follow"):
-        curve = results(f"hmc/atmc-{name}-0.json")["validation"]["curve"]["ambiguity"]
-        assert f"of {curve[9]:.3f}" in said
+    best, hot = (
+        results(f"hmc/atmc-{name}-0.json")["validation"]["curve"]
+        for name in ("constant-small-kronecker16-importance", "follow")
+    )
+    now = [f"{curve[key][9]:.3f}" for curve in (best, hot) for key in ("nll", "ambiguity")]
+    assert "an NLL of {} and an ambiguity of {}, `atmc-follow` {} and {}.".format(*now) in said
+
+
+def test_what_corrections_of_gradient_noise_do_on_the_hmc_benchmark_is_in_its_rows():
+    said = " ".join(text_of("docs/hmc.md").split())
+    plain, corrected = {}, {}
+    for size in ("-small", ""):
+        plain[size] = results(f"hmc/atmc-constant{size}-0.json")
+        corrected[size] = results(f"hmc/atmc-constant{size}-kronecker16-importance-0.json")
+        assert {row["gradients"] for row in (plain[size], corrected[size])} == {50_080}
+
+    def pair(size, key):
+        rows = plain[size], corrected[size]
+        values = [row[key] if key in row else row["validation"]["average"][key] for row in rows]
+        return " to ".join(f"{value:.3f}" for value in values)
+
+    assert f"takes the training loss from {pair('-small', 'training_loss')} and the average" in said
+    assert f"average of ten samples from {pair('-small', 'nll')}; at h = 0.0003 with D = 30," in said
+    assert f"with D = 30, {pair('', 'training_loss')} and {pair('', 'nll')}." in said
+    assert f"({pair('-small', 'ambiguity')} and {pair('', 'ambiguity')}), as HMC's do" in said
+    heat = [rows["-small"]["noise_temperature"] for rows in (corrected, plain)]
+    assert f"are at {heat[0]:.1f} times T along the noise instead of {heat[1]:.0f}" in said
+    large = results("hmc/atmc-follow-kronecker16-importance-0.json")["validation"]["curve"]["nll"]
+    assert f"{min(large):.3f} after {'seven' if large[6] == min(large) else '?'} samples and {large[9]:.3f}" in said
 
 
 def test_scores_against_hmc_are_those_of_results():
