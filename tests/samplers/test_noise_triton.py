@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import atmc
-from atmc.samplers import fused_native, fused_triton, noise_rows
+from atmc.samplers import fused_native, fused_triton, noise_kronecker, noise_rows
 
 SHAPES = [(40, 60), (3,), (2, 3, 4, 4)]  # more than one block, less than a vector, another order in memory
 
@@ -77,16 +78,67 @@ def check_skipped_steps(device: str) -> None:
         sampler.check()
 
 
+def check_kronecker_kernels(device: str) -> None:
+    """Rotations there and back, of one vector and of several, and factors, against PyTorch's operations."""
+    shapes = [(40, 70), (3,), (5, 3, 4, 4), (40, 70), (2, 1100), (1, 1), (33, 1)]
+    found = []
+    for fused in (True, False):
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.randn(s, generator=generator).to(device).requires_grad_() for s in shapes]
+        sampler = atmc.ATMC(params, lr=0.1, noise_rank=2, noise_kronecker=True)
+        for p in params:
+            p.grad = torch.zeros_like(p)
+        sampler.step()
+        known: Any = sampler._kronecker
+        assert known.tables is not None
+        if not fused:
+            known.tables = None
+        total = len(known.place)
+        some = torch.randn(noise_rows.EVERY, total, generator=generator).to(device)
+        for share in (1.0, 0.3):
+            known._average(some * share, share)
+        known._turn()
+        back_again = known._rotate(known._rotate(some[0]), back=True)
+        torch.testing.assert_close(back_again, some[0], rtol=1e-4, atol=1e-4)
+        found.append(known)
+    ours, other = found
+    for a, b in zip(ours.groups, other.groups, strict=True):
+        for left, right in zip(a.factors, b.factors, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
+        for left, right in zip(a.bases, b.bases, strict=True):
+            left.copy_(right)  # eigenvectors have no sign, and none of the null space is like another
+    copied = copy.deepcopy(ours)  # reads its own bases
+    for group in copied.groups:
+        for basis in group.bases:
+            basis.zero_()
+    assert not copied._rotate(torch.ones_like(copied.variance))[:10].any()
+    some = torch.randn(3, total, generator=generator).to(device)
+    for back in (False, True):
+        torch.testing.assert_close(ours._rotate(some, back), other._rotate(some, back), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours._rotate(some, back)[1], ours._rotate(some[1], back), rtol=0, atol=0)
+
+
 def interpreted() -> None:
     """On a CPU: the kernels get a CPU's tensors, and nothing has to be pinned or captured."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:  # Triton 3.6 makes an index of an array of one, which NumPy refuses
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patched
 
     def upload(plan: Any, values: Any) -> None:
         plan.table.copy_(torch.from_numpy(values))
 
     fused_triton.usable = lambda shard: True  # type: ignore[assignment]
+    noise_kronecker.fused = lambda state: True  # type: ignore[assignment]
     fused_native.usable = lambda shard: False  # type: ignore[assignment]
     fused_triton.Plan.upload = upload  # type: ignore[method-assign]
     fused_triton.GraphTable = lambda shape, device: None  # type: ignore[assignment,misc]
+    check_kronecker_kernels("cpu")
     check_steps("cpu")
     check_skipped_steps("cpu")
 
@@ -108,7 +160,9 @@ def test_the_kernels_in_triton_interpreter() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_the_kernels_on_a_gpu() -> None:
+def test_the_kernels_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_kronecker, "enabled", True)
+    check_kronecker_kernels("cuda")
     check_steps("cuda")
     check_skipped_steps("cuda")
 

@@ -16,6 +16,7 @@ Differences of the last steps alone are used, as for B: no gradient more, and no
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ from torch import Tensor
 from atmc.samplers.flat_state import Shard, view_like
 from atmc.samplers.noise_rows import EVERY, buffer, mass_of, rows_of, scale_of
 
+try:
+    from atmc.samplers import kronecker_kernels as kernels
+except ImportError:  # no Triton on this machine: PyTorch's operations serve
+    kernels = None  # type: ignore[assignment]
+
+enabled = False  # the Triton kernels: compiled for an H200 and right in Triton's interpreter, but not run on a GPU yet
 MEMORY = 400  # steps that variances and factors remember
 LARGEST = 1024  # a side that is longer keeps its own basis: eigenvectors would take longer than they are worth
 FULL = 64  # updates between two changes of the basis; before that, after 1, 2, 4, … of them
@@ -48,6 +55,21 @@ class Group:
     def of(self, grouped: Tensor) -> Tensor:
         """Its part of a vector (or of a stack of them) as [..., count, rows, columns]."""
         return grouped[..., self.begin : self.end].view(*grouped.shape[:-1], *self.shape)
+
+    def tiles(self, side: int, factors: bool, tile: int) -> Iterator[tuple[int, ...]]:
+        """The lines of the table of `kronecker_kernels.py`: of rotations, or of `factors`."""
+        count, *sizes = self.shape
+        square = (self.factors if factors else self.bases)[side]
+        ends = [sizes[side], sizes[side]] if factors else sizes
+        steps = [(sizes[1], 1), (1, sizes[1])][side]  # between the elements of one row, and of one column
+        for number in range(count if square.numel() or not factors else 0):
+            begin = self.begin + number * math.prod(sizes)
+            address = square[number].data_ptr() if square.numel() else 0
+            for at in itertools.product(*(range(0, end, tile) for end in ends)):
+                if factors:
+                    yield (begin, address, sizes[side], sizes[1 - side], *at, *steps)
+                else:
+                    yield (begin, address, *sizes, *at)
 
 
 class KroneckerNoise:
@@ -75,6 +97,25 @@ class KroneckerNoise:
         self.rows = torch.zeros(rank, begin, **options)  # B̂
         self.inner = torch.zeros(rank, rank, dtype=torch.float64, device=shard.device)  # K
         self.strength = torch.zeros((), dtype=torch.float64, device=shard.device)  # the c that K was made for
+        self.tables = self._tables()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: all but the addresses in the tables."""
+        return {key: value for key, value in self.__dict__.items() if key != "tables"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self.tables = self._tables()
+
+    def _tables(self) -> list[Tensor] | None:
+        """What the kernels read, where they can run: of rotations from the left and from the right, and of factors."""
+        if not fused(self.variance):
+            return None
+        tile, wide = kernels.TILE, kernels.WIDE
+        left, right = ([line for group in self.groups for line in group.tiles(side, False, tile)] for side in (0, 1))
+        factors = [line for group in self.groups for side in (0, 1) for line in group.tiles(side, True, wide)]
+        found = (left, right, factors or [(0,) * 8])
+        return [torch.tensor(lines, dtype=torch.int64, device="cpu").to(self.variance.device) for lines in found]
 
     def tensors(self) -> Iterator[Tensor]:
         """All that a state has to carry along, in a fixed order; `project` makes the rest of it."""
@@ -112,6 +153,15 @@ class KroneckerNoise:
         return flat.index_copy_(0, self.place, (self._rotate(taken, back=True) * root).to(shard.dtype))
 
     def _rotate(self, grouped: Tensor, back: bool = False) -> Tensor:
+        if self.tables is not None:
+            stack = grouped.shape[0] if grouped.ndim > 1 else 1
+            x = grouped.contiguous()
+            for table, side in zip(self.tables, ("left", "right"), strict=False):
+                y, grid = torch.empty_like(x), (len(table), stack)
+                options = {"LEFT": side == "left", "BACK": back, "TILE": kernels.TILE}
+                kernels.rotate_kernel[grid](table, x, y, grouped.shape[-1], **options)
+                x = y
+            return x
         parts = []
         for group in self.groups:
             x = group.of(grouped)
@@ -142,15 +192,25 @@ class KroneckerNoise:
         count = int(self.updates) + 1
         self.updates.fill_(count)
         share = max(-math.expm1(-EVERY / MEMORY), 1.0 / count)
+        self._average(rest, share)
+        if count % FULL == 0 or (count < FULL and count & (count - 1) == 0):
+            self._turn()
+        self.variance.lerp_(self._rotate(fresh).square().mean(0), share)
+
+    def _average(self, rest: Tensor, share: float) -> None:
+        """Move the factors a share of the way to those of `rest` [EVERY, elements]."""
+        if self.tables is not None:
+            table = self.tables[2]
+            kernels.squares_kernel[(len(table),)](
+                table, rest, rest.shape[1], share, COUNT=EVERY, WIDE=kernels.WIDE, DEEP=kernels.TILE
+            )
+            return
         for group in self.groups:
             d = group.of(rest)
             for side, mean in enumerate(group.factors):
                 if mean.numel():
                     x = (d if side == 0 else d.mT).permute(1, 2, 0, 3).flatten(2)
                     mean.lerp_(x @ x.mT / EVERY, share)
-        if count % FULL == 0 or (count < FULL and count & (count - 1) == 0):
-            self._turn()
-        self.variance.lerp_(self._rotate(fresh).square().mean(0), share)
 
     def _turn(self) -> None:
         """Turn the basis to the eigenvectors of the factors, and take the variances along."""
@@ -178,6 +238,11 @@ class KroneckerNoise:
         eye = torch.eye(len(wide), dtype=torch.float64, device=wide.device)
         self.inner.copy_(torch.linalg.inv(eye + (wide * slow) @ wide.T * strength) * strength)
         self.strength.copy_(torch.as_tensor(strength, dtype=torch.float64))
+
+
+def fused(state: Tensor) -> bool:
+    """Whether the kernels can work on it."""
+    return enabled and kernels is not None and state.is_cuda and state.dtype == torch.float32
 
 
 def _eigenvectors(mean: Tensor) -> Tensor | None:
