@@ -11,9 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import atmc
+from atmc.common.matrix_views import matrix_of
 from atmc.nn import build, frn_trunk
 from atmc.nn.norm_functions import HAS_TRITON
-from atmc.nn.standardisation import layer_parts, padded
+from atmc.nn.standardisation import as_filters, layer_parts, padded
+from atmc.target.example_gradients import example_gradients
 
 # Launches with single taps, and with neighbours together; both in several passes at some width.
 WAYS = (
@@ -90,6 +93,65 @@ def errors(device: str, dtype: torch.dtype, size: int, images: int = 3, depth: i
     return {name: [off(a, b) for a, b in both] for name, both in pairs.items()}
 
 
+def errors_by_image(device: str, dtype: torch.dtype, size: int, images: int = 3, depth: int = 8) -> list[float]:
+    """Of the gradients of each image, against float64: of all weights, biases, gains, biases and thresholds."""
+    from atmc.nn.kernels import frn_op
+
+    torch.manual_seed(0)
+    model = build("resnet-frn", depth=depth)
+    layers = [model.stem, *(part for block in model.blocks for part in block.parts())]
+    filters = [layer.conv.weight.detach() for layer in layers]
+    shapes, strides = [tuple(w.shape) for w in filters], strides_of(model)
+    flat = torch.cat([F.pad(w.movedim(1, -1).flatten(), (0, padded(w.shape) - w.numel())) for w in filters])
+    named = [(p.conv.bias, p.norm.gain, p.norm.bias, p.norm.threshold) for p in layers]
+    params = [p.detach() + 0.3 * torch.randn_like(p) for four in named for p in four]
+    x = torch.randn(images, 3, size, size).to(dtype)
+    seed = (size // 4) ** 2 * torch.linspace(-1, 1, images * 64).view(images, 64)
+    weights, others, _ = frn_trunk.run_by_image(
+        x.to(device), flat.to(device, dtype), [p.to(device) for p in params], shapes, strides, lambda y: seed.to(y)
+    )
+    found = []
+    for image in range(images):
+        leaves = [t.double().requires_grad_() for t in (flat.to(dtype), *params)]
+        sizes = [size for shape in shapes for size in shape]
+        y = frn_op.reference(x[image : image + 1].double(), leaves[0], leaves[1:], sizes, strides)
+        slope, *slopes = torch.autograd.grad(y, leaves, seed[image : image + 1].double())
+        parts = [as_filters(part, w.shape) for part, w in zip(layer_parts(slope, filters), filters, strict=True)]
+        pairs = zip([*weights, *others], [*parts, *slopes], strict=True)
+        found += [off(own[image], right) for own, right in pairs]
+    return found
+
+
+def check_example_gradients(device: str, dtype: torch.dtype, least: float, images: int = 3, size: int = 16) -> None:
+    """A network's gradients of each example by its own kernels, against torch.func."""
+    torch.manual_seed(1)
+    model = build("resnet-frn", depth=8).to(device)
+    x, y = torch.randn(images, 3, size, size, device=device), torch.arange(images, device=device) % 10
+    likelihood = atmc.likelihoods.Categorical()
+    nll, fast = example_gradients(model, likelihood, x.to(dtype), y, 3.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frn_trunk, "enabled", False)
+        right, slow = example_gradients(model, likelihood, x, y, 3.0)
+    assert fast.keys() == slow.keys() == dict(model.named_parameters()).keys()
+    assert matrix_of(list(fast.values())) is not None
+    assert off(nll, right) < least
+    whole = [torch.cat([g[name].reshape(images, -1) for name in slow], 1) for g in (fast, slow)]
+    assert off(*whole) < least
+    assert off(whole[0].sum(0), whole[1].sum(0)) < least
+
+
+def check_example_gradients_on_a_cpu() -> None:
+    """As if the kernels applied there."""
+
+    def flat(convs: list[torch.nn.Conv2d], dtype: torch.dtype) -> Tensor:
+        filters = [conv.weight for conv in convs]
+        return torch.cat([F.pad(w.movedim(1, -1).flatten(), (0, padded(w.shape) - w.numel())) for w in filters])
+
+    frn_trunk.applies = lambda *given: frn_trunk.enabled  # type: ignore[assignment]
+    sys.modules["atmc.nn.resnet_frn"].flat_weights = flat  # type: ignore[attr-defined]
+    check_example_gradients("cpu", torch.float32, 1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves run on this machine's GPU")
@@ -101,6 +163,8 @@ def test_the_kernels_in_triton_interpreter() -> None:
         "    launch(way)\n"
         "    found = errors('cpu', torch.float32, 16, 2, depth)['ours']\n"
         "    assert max(found) < 1e-5, (way, found)\n"
+        "assert max(errors_by_image('cpu', torch.float32, 16)) < 1e-5\n"
+        "check_example_gradients_on_a_cpu()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(Path(__file__))],
@@ -110,6 +174,16 @@ def test_the_kernels_in_triton_interpreter() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or not HAS_TRITON, reason="needs a CUDA device and Triton")
+def test_the_gradients_of_each_image() -> None:
+    """Not much further off than those of all images together, and near those of torch.func in float32."""
+    found = errors_by_image("cuda", torch.bfloat16, 32, images=130)
+    together = errors("cuda", torch.bfloat16, 32, images=130)
+    assert max(found) < 3.0 * max(together["torch"]), (max(found), together)
+    check_example_gradients("cuda", torch.bfloat16, 0.1, 64, 32)
 
 
 @pytest.mark.gpu

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from atmc.nn import norm_functions
+from atmc.nn.standardisation import padded
 
 enabled = True  # False: layer by layer on a GPU too, for comparison
 CHANNELS = (16, 32, 64)
@@ -43,3 +45,33 @@ def run(
 
     out: Tensor = Trunk.apply(given[2], given[3], x, flat, *params)  # type: ignore[no-untyped-call]
     return out
+
+
+def run_by_image(
+    x: Tensor,
+    flat: Tensor,
+    params: Sequence[Tensor],
+    shapes: Sequence[Sequence[int]],
+    strides: Sequence[int],
+    slope: Callable[[Tensor], Tensor],
+    more: int = 0,
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """The gradients of each image, where `slope` makes of the outputs those of a loss; all in one matrix.
+
+    For every layer that of its weight [images, O, I, kh, kw], and those of bias, gain, bias and threshold [images, O].
+    The last are `more` further columns of the matrix, for what else the caller has.
+    """
+    from atmc.nn.kernels.frn_op import frn_trunk, gradients_of_images
+
+    sizes, given = [size for shape in shapes for size in shape], list(params)
+    y, kept, stats = frn_trunk(x, flat, given, sizes, list(strides))
+    found, others = gradients_of_images(slope(y), x, flat, given, kept, stats, sizes, list(strides), more)
+    weights, begin = [], 0
+    for shape in shapes:
+        outputs, inputs, *kernel = shape
+        own = found[:, begin : begin + math.prod(shape)].view(len(x), outputs, *kernel, inputs)
+        weights.append(own.movedim(-1, 2))
+        begin += padded(shape)
+    gain, bias, extra, pre = (torch.split(row, [shape[0] for shape in shapes], 1) for row in others.unbind(1))
+    left = found[:, found.shape[1] - more :]
+    return weights, [t for four in zip(pre, gain, bias, extra, strict=True) for t in four], left

@@ -8,9 +8,10 @@ kernels of its own (`frn_trunk`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from atmc.nn import frn_trunk
@@ -78,22 +79,65 @@ class ResNetFRN(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        blocks = [block for block in self.blocks if isinstance(block, FRNBlock)]
         x = activations(x)
-        parts = [self.stem, *(part for block in blocks for part in block.parts())]
-        convs, strides = [part.conv for part in parts], [block.first.conv.stride[0] for block in blocks]
-        shapes = [tuple(conv.weight.shape) for conv in convs]
-        flat = flat_weights(convs, x.dtype) if frn_trunk.applies(x, shapes, strides) else None
-        if flat is not None:
-            params = [p for part in parts for p in part.parameters_in_order()]
-            pooled = frn_trunk.run(x, flat, params, shapes, strides).to(self.head.weight.dtype)
+        if (given := self._trunk(x)) is not None:
+            pooled = frn_trunk.run(x, *given).to(self.head.weight.dtype)
         else:
-            left: Iterator[Any] = iter(standardised_weights(convs, x.dtype))
+            left: Iterator[Any] = iter(standardised_weights([part.conv for part in self._parts()], x.dtype))
             x = self.stem(x, next(left))
-            for block in blocks:
+            for block in self._blocks():
                 x = block(x, left)
             pooled = x.mean((2, 3), dtype=self.head.weight.dtype)
         return linear(pooled, self.head)
+
+    def _blocks(self) -> list[FRNBlock]:
+        return [block for block in self.blocks if isinstance(block, FRNBlock)]
+
+    def _parts(self) -> list[ConvNormAct]:
+        return [self.stem, *(part for block in self._blocks() for part in block.parts())]
+
+    def _trunk(self, x: Tensor) -> tuple[Tensor, list[Tensor], list[tuple[int, ...]], list[int]] | None:
+        """What `frn_trunk` takes besides x: weights, parameters, shapes and strides; None where it does not apply."""
+        parts, strides = self._parts(), [block.first.conv.stride[0] for block in self._blocks()]
+        shapes = [tuple(part.conv.weight.shape) for part in parts]
+        if not frn_trunk.applies(x, shapes, strides):
+            return None
+        flat = flat_weights([part.conv for part in parts], x.dtype)
+        params = [p for part in parts for p in part.parameters_in_order()]
+        return None if flat is None else (flat, params, shapes, strides)
+
+    def example_gradients(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """The loss of each image, and its gradients [images, ...] by name; None where `frn_trunk` does not apply."""
+        x = activations(x)
+        with torch.no_grad():
+            given = self._trunk(x)
+        if given is None or not all(p.requires_grad for p in self.parameters()):
+            return None
+        found: dict[str, Tensor] = {}
+        head: list[Tensor] = []
+        each = x.new_empty(0)
+
+        def slope(y: Tensor) -> Tensor:
+            nonlocal each
+            with torch.enable_grad():
+                pooled = y.detach().requires_grad_()
+                logits = linear(pooled.to(self.head.weight.dtype), self.head)
+                each = loss(logits)
+                own, of_logits = torch.autograd.grad(each.sum(), (pooled, logits))
+            head.extend((of_logits[:, :, None] * pooled.detach()[:, None], of_logits))
+            return own
+
+        with torch.no_grad():
+            outputs, inputs = self.head.weight.shape
+            weights, others, left = frn_trunk.run_by_image(x, *given, slope, outputs * (inputs + 1))
+            found["head.weight"] = left[:, outputs:].view(len(x), outputs, inputs)
+            found["head.bias"] = left[:, :outputs]
+            for mine, value in zip((found["head.weight"], found["head.bias"]), head, strict=True):
+                mine.copy_(value)
+        names: dict[Tensor, str] = {p: name for name, p in self.named_parameters()}
+        found |= {names[part.conv.weight]: w for part, w in zip(self._parts(), weights, strict=True)}
+        found |= {names[p]: g for p, g in zip(given[1], others, strict=True)}
+        return each.detach(), found
 
 
 def resnet_frn(depth: int = 20, width: int = 16, classes: int = 10, in_channels: int = 3) -> ResNetFRN:

@@ -161,10 +161,15 @@ def programs_for(outputs: int, images: int) -> int:
     return min(images, WEIGHTS[outputs][2])
 
 
-def weight_shares(layer: Layer, source: Tensor, dc: Tensor, shares: Tensor, columns: int, images: int) -> None:
-    """Write each program's share of a layer's weight gradient. shares: where its columns begin in rows of `columns`."""
+def weight_shares(
+    layer: Layer, source: Tensor, dc: Tensor, shares: Tensor, columns: int, images: int, programs: int
+) -> None:
+    """Write each program's share of a layer's weight gradient. shares: where its columns begin in rows of `columns`.
+
+    With as many programs as images a share is the gradient of one image.
+    """
     warps, pixels, _, stages = WEIGHTS[layer.outputs]
-    programs, rows = programs_for(layer.outputs, images), 3 if layer.taps == 9 else 1
+    rows = 3 if layer.taps == 9 else 1
     weight_kernels.weight_kernel[(programs, rows)](
         source, dc, shares, images, columns, **layer.constants, BLOCK_P=min(pixels, layer.pixels),
         BLOCK_K=max(16, triton.next_power_of_2(rows * layer.inputs)), SHARE=triton.cdiv(images, programs),

@@ -80,6 +80,35 @@ def frn_trunk_backward(
     return dw, sums
 
 
+def gradients_of_images(
+    dy: Tensor,
+    x: Tensor,
+    flat: Tensor,
+    params: Sequence[Tensor],
+    kept: Tensor,
+    stats: Tensor,
+    shapes: Sequence[int],
+    strides: Sequence[int],
+    more: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """What `frn_trunk_backward` has, for each image by itself, in float32.
+
+    A matrix [images, weights, then the others, then `more` columns], and its columns of the others as
+    [images, 4, channels].
+    """
+    x = x.contiguous(memory_format=torch.channels_last)
+    layers = _layers(x, shapes, strides)
+    dy = (dy / layers[-1].pixels).contiguous()
+    images, channels, weights = len(x), sum(layer.outputs for layer in layers), len(flat)
+    found = flat.new_empty(images, weights + PER_LAYER * channels + more, dtype=torch.float32)
+    sums = found.new_empty(PER_LAYER, images, channels)
+    with on_device(x):
+        backward_pass(Buffers(x, None, kept, stats, layers, flat, params), dy, found, sums)
+    others = found[:, weights : weights + PER_LAYER * channels].view(images, PER_LAYER, channels)
+    others.copy_(sums.movedim(0, 1))
+    return found, others
+
+
 def _gradients(flat: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, Tensor]:
     channels = sum(layer.outputs for layer in layers)
     return flat.new_empty(flat.shape), flat.new_empty(PER_LAYER * channels, dtype=torch.float32)

@@ -124,9 +124,10 @@ class _WeightGradients:
         begin = self.saved.layers[first].filters
         with _aside(dc):
             at = shares[layer.filters - begin :]
-            weight_shares(layer, self.saved.out(layer.source), dc, at, columns, self.saved.images)
+            programs = programs_for(layer.outputs, self.saved.images)
+            weight_shares(layer, self.saved.out(layer.source), dc, at, columns, self.saved.images, programs)
             if layer.index == first:
-                add_shares(shares, self.dw[begin:], programs_for(layer.outputs, self.saved.images), columns)
+                add_shares(shares, self.dw[begin:], programs, columns)
         self.alive.append(dc)
 
     def wait(self) -> None:
@@ -136,12 +137,30 @@ class _WeightGradients:
         self.widths.clear()
 
 
+class _WeightGradientsOfImages:
+    """The same for each image: rows of a matrix that begin with all layers side by side."""
+
+    def __init__(self, saved: Buffers, dw: Tensor) -> None:
+        self.saved, self.dw = saved, dw
+        for layer in saved.layers:
+            dw[:, layer.filters + layer.weights : layer.filters + layer.room].zero_()
+
+    def add(self, layer: Layer, dc: Tensor) -> None:
+        images, columns = self.dw.shape
+        at = self.dw.view(-1)[layer.filters :]
+        weight_shares(layer, self.saved.out(layer.source), dc, at, columns, images, images)
+
+    def wait(self) -> None:
+        pass
+
+
 def backward_pass(saved: Buffers, dy: Tensor, dw: Tensor, sums: Tensor) -> None:
+    """dw, sums: of all images, or with one more dimension of each: [images, …] and [4, images, …]."""
     x, layers, images = saved.x, saved.layers, saved.images
-    channels = sum(layer.outputs for layer in layers)
-    shares = torch.empty(PER_LAYER * images * channels, device=x.device)
+    channels, by_image = sum(layer.outputs for layer in layers), dw.ndim > 1
+    shares = sums.view(-1) if by_image else torch.empty(PER_LAYER * images * channels, device=x.device)
     slopes: dict[int, Tensor] = {len(layers) - 1: dy}  # gradients of layers' outputs, as far as they are known
-    beside = _WeightGradients(saved, dw)
+    beside = _WeightGradientsOfImages(saved, dw) if by_image else _WeightGradients(saved, dw)
     for layer in reversed(layers):
         dc = x.new_empty(images * layer.size)
         dx = None if layer.source < 0 else x.new_empty(images * layers[layer.source].size)
@@ -156,5 +175,6 @@ def backward_pass(saved: Buffers, dy: Tensor, dw: Tensor, sums: Tensor) -> None:
         if layer.shortcut is not None and dres is not None:
             slopes[layer.shortcut] = dres
         beside.add(layer, dc)
-    sum_kernel[(PER_LAYER, triton.cdiv(channels, 16))](shares, sums, channels, images, BLOCK_I=128, BLOCK_C=16)
+    if not by_image:
+        sum_kernel[(PER_LAYER, triton.cdiv(channels, 16))](shares, sums, channels, images, BLOCK_I=128, BLOCK_C=16)
     beside.wait()
