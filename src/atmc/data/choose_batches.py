@@ -74,8 +74,8 @@ def train_batches(
         )
     if independent:
         raise InputError(
-            f"sampler.noise_rank draws the examples of every batch from all data, and {data.name} is read epoch by "
-            "epoch: set sampler.noise_rank = 0"
+            "sampler.noise_rank and noise_examples draw the examples of every batch from all data, and "
+            f"{data.name} is read epoch by epoch: leave them out"
         )
     if isinstance(data, OwnData):
         return OwnBatches(data, batch_size, where, dtype, seed, rank=rank, world=world)

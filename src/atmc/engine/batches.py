@@ -70,7 +70,7 @@ def make_feed(
         rank=world.data_rank,
         world=world.data_size,
         workers=recipe.data.workers,
-        independent=recipe.sampler.noise_rank > 0,
+        independent=recipe.sampler.noise_rank > 0 or recipe.sampler.noise_examples,
         importance=recipe.data.draw == "importance",
         side=recipe.data.crop_size,
         least=recipe.data.crop_area,

@@ -18,6 +18,7 @@ from atmc.engine.precision import is_ours
 from atmc.nn.resnet import raise_recompile_limit
 from atmc.nn.with_noise import WithNoise
 from atmc.target import Potential
+from atmc.target.example_gradients import example_gradients
 from atmc.target.likelihoods import OwnLikelihood
 
 NOT_HERE = "run.compile is for CUDA: on a CPU the network runs uncompiled"
@@ -55,6 +56,11 @@ class BatchLoss:
     def weighted(self, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Σ weights · nll, and the network's outputs, detached."""
         return self._run_weighted(x, y, weights)
+
+    def each(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """(nll of each example; `weight` times its gradients, by name), never compiled."""
+        with nullcontext() if self.autocast is None else torch.autocast(x.device.type, self.autocast):
+            return example_gradients(self.model, self.potential.likelihood, x, y, weight)
 
     def compile(self, x: Tensor, y: Tensor, params: Sequence[Tensor], weights: Tensor | None = None) -> None:
         """Compile for batches like this one, forward and backward; or note why that is not possible, and do without.

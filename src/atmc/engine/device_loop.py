@@ -182,7 +182,8 @@ class DeviceLoop:
         """On the batch of the next step, which is only looked at; returns whether the step can be recorded."""
         x, y = self.feed.batch(self.clock.step)
         weights = self.feed.weights
-        self.loss.compile(x, y, self._step.params, weights)
+        if not self._step.by_example:
+            self.loss.compile(x, y, self._step.params, weights)
         return self.loss.recordable(x, y, self._step.params, weights)
 
     def _snapshot(self) -> Any:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from atmc.samplers import Sampler
 
-READINGS = ("kinetic_temperature", "thermostat_q01", "thermostat_q50", "thermostat_q99")
+THERMOSTAT = ("thermostat_q01", "thermostat_q50", "thermostat_q99")
 _QUANTILES = (0.01, 0.5, 0.99)
 _MOST = 65_536  # thermostats looked at for their quantiles: plenty for three digits
 
@@ -32,6 +32,7 @@ class Observation:
     event: Any
     made: float
     stops: int = 0  # of readings along the gradient noise
+    names: tuple[str, ...] = ()  # of the other readings
 
     @property
     def ready(self) -> bool:
@@ -48,9 +49,9 @@ class Observation:
         return [ring[step % self.capacity] for step in range(self.first, self.first + self.count)]
 
     def readings(self) -> dict[str, float]:
-        """Kinetic temperature and thermostat; empty for an optimizer that has neither."""
+        """Kinetic temperature, thermostat, and kicks that are too large; of these what the optimizer has."""
         self.wait()
-        return dict(zip(READINGS, self.packed[self.capacity + self.stops :].tolist(), strict=False))
+        return dict(zip(self.names, self.packed[self.capacity + self.stops :].tolist(), strict=True))
 
     def noise(self) -> list[float]:
         """Temperatures along the gradient noise, of the stops since the last observation; those that are numbers."""
@@ -65,11 +66,17 @@ def observe(losses: Tensor, optimizer: Optimizer, first: int, count: int, noise:
     `noise` are temperatures along the gradient noise that were read in these steps.
     """
     parts = [losses.double(), *(t.double().reshape(1) for t in noise)]
+    names: tuple[str, ...] = ()
     if isinstance(optimizer, Sampler):
+        names = ("kinetic_temperature",)
         parts.append(optimizer.kinetic_temperature().double().reshape(1))
         flat = [s.flat["thermostat"] for s in optimizer._shards if "thermostat" in s.flat]
         if flat:
+            names += THERMOSTAT
             parts.append(_quantiles(torch.cat([f.reshape(-1) for f in flat]) if len(flat) > 1 else flat[0].reshape(-1)))
+        if optimizer.noise_examples:
+            names += ("kick_excess",)
+            parts.append(optimizer.kick_excess().double().reshape(1))
     packed = torch.cat(parts)
     event = None
     if packed.is_cuda:
@@ -77,7 +84,7 @@ def observe(losses: Tensor, optimizer: Optimizer, first: int, count: int, noise:
         host.copy_(packed, non_blocking=True)
         packed, event = host, torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
-    return Observation(first, count, len(losses), packed, event, time.monotonic(), len(noise))
+    return Observation(first, count, len(losses), packed, event, time.monotonic(), len(noise), names)
 
 
 def _quantiles(flat: Tensor) -> Tensor:

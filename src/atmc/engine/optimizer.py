@@ -64,12 +64,12 @@ def _sampler(
     section = recipe.sampler
     # A gradient that is not finite shows in the loss, which the guard reads; on CUDA the step skips it by itself.
     options: dict[str, Any] = {**section.options, "seed": seed, "temperature": section.temperature}
-    if lr.device.type == "cpu":
+    if lr.device.type == "cpu" or section.noise_examples:  # whose step is not the one that skips
         options.setdefault("nonfinite", "ignore")
     kind: Any = samplers.SAMPLERS[section.name]
     options |= {key: getattr(section, key) for key in kind.recipe_keys}
     if kind.has_momentum:
-        kept = "integrator", "momentum_init", "noise_rank", "noise_kronecker"
+        kept = "integrator", "momentum_init", "noise_rank", "noise_kronecker", "noise_examples"
         options |= {key: getattr(section, key) for key in kept}
     if kind.has_thermostat:
         options |= {"inertia": section.inertia, "thermostat_init": section.thermostat_init}

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from atmc.common.errors import InputError
 from atmc.engine.compiled_loss import BatchLoss
 from atmc.engine.device_schedule import DeviceSchedule
 from atmc.engine.gradient_exchange import GradientExchange
 from atmc.engine.processes import World
+from atmc.samplers import Sampler
 from atmc.target import Potential
+from atmc.target.example_gradients import leave
 
 
 class Feed(Protocol):
@@ -63,6 +66,12 @@ class Step:
         self.prior_share = self.scale / feed.num_data
         self.device = self.params[0].device
         self._gain = torch.tensor(self.scale, device=self.device)  # where backpropagation begins
+        self.by_example = isinstance(optimizer, Sampler) and optimizer.noise_examples
+        if self.by_example and world.data_size > 1:
+            raise InputError(
+                f"sampler.noise_examples needs all examples of a batch in one process, and {world.data_size} share "
+                'this chain: use run.parallel = "chains", with as many chains as processes'
+            )
         self.exchange = GradientExchange(self.model, self.params, world) if world.data_size > 1 else None
 
     def __call__(self) -> None:
@@ -96,13 +105,19 @@ class Step:
         """Fresh gradients of U (or U/N) in `p.grad`; returns the mean nll and, where there are weights, the outputs."""
         for p in self.params:
             p.grad = None
-        nll, outputs = (self.loss(x, y), None) if weights is None else self.loss.weighted(x, y, weights)
-        if self.exchange is not None:
-            self.exchange.begin()
-        torch.autograd.backward(nll, self._gain.to(nll.dtype))
-        nll = nll.detach()
-        if self.exchange is not None:
-            nll = self.exchange.finish(nll)
+        outputs = None
+        if self.by_example:
+            each, gradients = self.loss.each(x, y, self._gain / len(x))
+            leave(self.model, gradients)
+            nll = each.mean()
+        else:
+            nll, outputs = (self.loss(x, y), None) if weights is None else self.loss.weighted(x, y, weights)
+            if self.exchange is not None:
+                self.exchange.begin()
+            torch.autograd.backward(nll, self._gain.to(nll.dtype))
+            nll = nll.detach()
+            if self.exchange is not None:
+                nll = self.exchange.finish(nll)
         if self.prior_params:
             for p in self.prior_params:
                 if p.grad is None:  # the loss does not reach it: its posterior is its prior

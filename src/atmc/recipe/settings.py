@@ -87,6 +87,7 @@ class SamplerSection:
     look_batches: int = 64  # batches of such a measurement, during which nothing moves
     noise_rank: int = 0  # directions of the gradient noise that friction balances; batches are then independent
     noise_kronecker: bool = False  # friction for the rest of the noise too, tensor by tensor; needs noise_rank
+    noise_examples: bool = False  # friction for all of the noise, from each example's gradient; batches likewise
     momentum_init: Literal["zero", "law"] = "zero"  # law: drawn at temperature T
     integrator: Literal["leapfrog", "strang", "leapfrog-frozen", "strang-frozen"] = "leapfrog"  # of momenta
     preconditioner: Literal["rmsprop"] | None = None  # SGLD

@@ -16,7 +16,7 @@ _DEFAULTS = flat(Recipe())
 # Options of a sampler or network that have a key of their own, or that follow from the rest of the run.
 _OWN_KEY = {
     "sampler": "lr temperature mass friction speed_limit inertia thermostat thermostat_init momentum_init integrator "
-    "preconditioner noise_rank noise_kronecker",
+    "preconditioner noise_rank noise_kronecker noise_examples",
     "model": "depth width norm",
 }
 _GIVEN = {
@@ -121,6 +121,7 @@ def _of_sampler(recipe: Recipe) -> Iterator[tuple[str, bool, str, str]]:
         "momentum_init",
         "integrator",
         "noise_rank",
+        "noise_examples",
     ):
         yield f"sampler.{key}", kinetic, with_name, ""
     yield "sampler.noise_kronecker", section.noise_rank > 0, "sampler.noise_rank = 0", "set sampler.noise_rank"

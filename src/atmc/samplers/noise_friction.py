@@ -27,7 +27,7 @@ be too strong.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,19 +46,19 @@ from atmc.samplers.tensor_list import sqrt
 LEAST, PER_ROW = 100, 8
 
 
-def check(groups: list[dict[str, Any]], shards: int, strang: bool) -> None:
+def check(groups: list[dict[str, Any]], shards: int, strang: bool, name: str) -> None:
     """Refuse what the friction is not made for: it is one matrix over all parameters."""
     if strang:
-        raise ValueError("noise_rank needs integrator='leapfrog': the friction acts in one whole step")
+        raise ValueError(f"{name} needs integrator='leapfrog': the friction acts in one whole step")
     if shards > 1:
-        raise ValueError("noise_rank needs all parameters on one device and in one precision")
+        raise ValueError(f"{name} needs all parameters on one device and in one precision")
     first = groups[0]
     for number, group in enumerate(groups[1:], start=1):
         for key in ("lr", "temperature", "friction", "momentum", "speed_limit"):
             mine, other = first[key], group[key]
             same = mine is other if isinstance(mine, Tensor) or isinstance(other, Tensor) else mine == other
             if not same:
-                raise ValueError(f"noise_rank needs one {key} for all groups, and that of group {number} differs")
+                raise ValueError(f"{name} needs one {key} for all groups, and that of group {number} differs")
 
 
 def gather(shard: Shard, grads: list[Tensor | None]) -> list[Tensor | None]:
@@ -69,36 +69,52 @@ def gather(shard: Shard, grads: list[Tensor | None]) -> list[Tensor | None]:
     return views
 
 
-def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
-    """Put the friction into the gathered gradient, and keep its difference from the last one for later steps."""
-    flat, group = buffer(shard, "noise gradient"), shard.groups[0]
-    rows = rows_of(shard, sampler.noise_rank)
-    factor, fresh, last = rows[: sampler.noise_rank], rows[sampler.noise_rank : -1], rows[-1]
-    mass = mass_of(shard)
+class Midpoint(NamedTuple):
+    """The step without friction along the noise: K'(p) + K'(p₀), h (1 + e^(−bh))/2, and the factor of the kick."""
+
+    moving: Tensor
+    half: Any
+    kick: Any
+
+
+def midpoint(sampler: Any, shard: Shard, flat: Tensor) -> Midpoint:
+    """From the gradient `flat`."""
+    group, mass = shard.groups[0], mass_of(shard)
     inverse_scale = inverse_momentum_scale(mass, group["speed_limit"])
-    lr, temperature, friction = group["lr"], group["temperature"], least_friction(group)
-    p, kept = shard.flat["momentum"], shard.flat.get("thermostat")
-    alpha, beta = sampler.coefficients(None if kept is None else kept * thermostat_weight(group), friction)
-    if measure:
-        virial = synchronised_virial(p, flat, beta, lr=lr, mass=mass, inverse_scale=inverse_scale)
-        _measure(shard, grads, virial, flat)
+    p, (alpha, beta) = shard.flat["momentum"], _coefficients(sampler, shard)
     r = slowing(p, inverse_scale)
-    own = ornstein(beta * r, alpha, lr, mass, temperature)
-    half = (own.decay_minus_one + 2.0) * (lr * 0.5)  # the kick of the midpoint rule, h (1 + e^(−bh))/2
+    own = ornstein(beta * r, alpha, group["lr"], mass, group["temperature"])
+    half = (own.decay_minus_one + 2.0) * (group["lr"] * 0.5)  # the kick of the midpoint rule
     eta = backends.full_noise(sampler, shard)[0]
     plain = p + p * own.decay_minus_one - flat * half + eta * sqrt(own.variance)
-    moving = (p * r + plain * slowing(plain, inverse_scale)) / mass
-    strength, drag = strengths(group)
+    return Midpoint((p * r + plain * slowing(plain, inverse_scale)) / mass, half, own.kick)
+
+
+def put(flat: Tensor, step: Midpoint, taken: Tensor) -> None:
+    """Make of the gradient one with which the backend's own step takes this off the momentum."""
+    flat.mul_(step.half).add_(taken).div_(step.kick)
+
+
+def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: bool) -> None:
+    """Put the friction into the gathered gradient, and keep its difference from the last one for later steps."""
+    flat = buffer(shard, "noise gradient")
+    rows = rows_of(shard, sampler.noise_rank)
+    factor, fresh, last = rows[: sampler.noise_rank], rows[sampler.noise_rank : -1], rows[-1]
+    if measure:
+        take_readings(sampler, shard, grads, flat)
+    step = midpoint(sampler, shard, flat)
+    strength, drag = strengths(shard.groups[0])
     if sampler._kronecker is None:
-        along = (factor @ moving).double() * strength / (scale_of(shard, sampler.noise_rank) * strength + (drag + 1.0))
+        along = (factor @ step.moving).double() * strength
+        along = along / (scale_of(shard, sampler.noise_rank) * strength + (drag + 1.0))
         taken = factor.T @ along.to(shard.dtype)
     else:
-        taken = sampler._kronecker.friction(shard, moving, strength, drag)
+        taken = sampler._kronecker.friction(shard, step.moving, strength, drag)
     difference = torch.sub(flat, last).mul_(math.sqrt(0.5))
     new = torch.where(shard.step > 0, difference, torch.zeros_like(difference))  # the first step has none
     fresh.index_copy_(0, torch.remainder(shard.step, EVERY).reshape(1), new[None])
     last.copy_(flat)
-    flat.mul_(half).add_(taken).div_(own.kick)
+    put(flat, step, taken)
 
 
 def update(sampler: Any, steps: int) -> None:
@@ -143,8 +159,20 @@ def _tanh(x: Any) -> Any:
     return torch.tanh(x).double() if isinstance(x, Tensor) else math.tanh(x)
 
 
-def _measure(shard: Shard, grads: list[Tensor | None], virial: Tensor, flat: Tensor) -> None:
+def _coefficients(sampler: Any, shard: Shard) -> tuple[Any, Any]:
+    """(α, β) of the sampler's own noise and friction."""
+    kept, group = shard.flat.get("thermostat"), shard.groups[0]
+    xi = None if kept is None else kept * thermostat_weight(group)
+    found: tuple[Any, Any] = sampler.coefficients(xi, least_friction(group))
+    return found
+
+
+def take_readings(sampler: Any, shard: Shard, grads: list[Tensor | None], flat: Tensor) -> None:
     """The sums that the backends would take, from the gradient as it is before the friction is put into it."""
+    group, mass = shard.groups[0], mass_of(shard)
+    inverse_scale = inverse_momentum_scale(mass, group["speed_limit"])
+    p, beta = shard.flat["momentum"], _coefficients(sampler, shard)[1]
+    virial = synchronised_virial(p, flat, beta, lr=group["lr"], mass=mass, inverse_scale=inverse_scale)
     shard.scratch["own readings"] = True
     weights = buffer(shard, "noise weights")
     torch._foreach_copy_(like_params(shard, weights), [p.detach() for p in shard.params])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from atmc.samplers import backends, fused_native, fused_triton, noise_friction, noise_rows, state_saving
+from atmc.samplers import backends, fused_native, fused_triton, noise_examples, noise_friction, noise_rows, state_saving
 from atmc.samplers.checks import (
     check_changed_masses,
     check_group,
@@ -49,6 +49,7 @@ class Options(TypedDict, total=False):
     nonfinite: Literal["raise", "skip", "ignore"] | None
     noise_rank: int
     noise_kronecker: bool
+    noise_examples: bool
 
 
 class Sampler(Optimizer):
@@ -80,6 +81,7 @@ class Sampler(Optimizer):
         nonfinite: str | None = None,
         noise_rank: int = 0,
         noise_kronecker: bool = False,
+        noise_examples: bool = False,
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown, Options.__annotations__)
@@ -90,12 +92,17 @@ class Sampler(Optimizer):
         self.measure_every: int = check_option("measure_every", measure_every)
         self.nonfinite: str | None = check_option("nonfinite", nonfinite)
         self.noise_rank = whole("noise_rank", noise_rank, least=0)
+        for name, flag in (("noise_kronecker", noise_kronecker), ("noise_examples", noise_examples)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name} must be True or False, not {flag!r}")
+        self.noise_examples = noise_examples
+        if noise_examples and self.noise_rank:
+            raise ValueError("noise_examples is friction for all of the noise: leave noise_rank at 0 with it")
+        if (self.noise_rank or noise_examples) and not self.has_momentum:
+            key = "noise_rank" if self.noise_rank else "noise_examples"
+            raise ValueError(f"{key} is for samplers with momentum, not for {type(self).__name__}")
         if self.noise_rank:
-            if not self.has_momentum:
-                raise ValueError(f"noise_rank is for samplers with momentum, not for {type(self).__name__}")
             self.slots = (*self.slots, *noise_rows.slots(self.noise_rank))
-        if not isinstance(noise_kronecker, bool):
-            raise TypeError(f"noise_kronecker must be True or False, not {noise_kronecker!r}")
         if noise_kronecker and not self.noise_rank:
             raise ValueError(
                 "noise_kronecker is for what noise_rank leaves out: set noise_rank as well, for example to 16"
@@ -280,8 +287,9 @@ class Sampler(Optimizer):
         gradients = [dense_gradients(shard) for shard in self._shards]
         chosen = [self._choose_backend(shard) for shard in self._shards]
         by_hand = False  # whether friction along the noise is put into the gradient; the CUDA kernels have it
-        if self.noise_rank:
-            noise_friction.check(self.param_groups, len(self._shards), self.strang)
+        if self.noise_rank or self.noise_examples:
+            key = "noise_rank" if self.noise_rank else "noise_examples"
+            noise_friction.check(self.param_groups, len(self._shards), self.strang, key)
             by_hand = chosen[0] is not fused_triton.fused
             if by_hand:
                 gradients = [noise_friction.gather(self._shards[0], gradients[0])]
@@ -301,7 +309,8 @@ class Sampler(Optimizer):
         # A graph of PyTorch operations cannot choose later whether to measure; the kernels can.
         measure = capturing or self._calls % self.measure_every == 0
         if by_hand:
-            noise_friction.correct(self, self._shards[0], gradients[0], measure)
+            correct = noise_examples.correct if self.noise_examples else noise_friction.correct
+            correct(self, self._shards[0], gradients[0], measure)
         fused_triton.prepare(self, list(zip(self._shards, gradients, chosen, strict=True)))
         for shard, grads, backend in zip(self._shards, gradients, chosen, strict=True):
             backend(self, shard, grads, measure and not by_hand)
@@ -327,7 +336,7 @@ class Sampler(Optimizer):
             name = "foreach"  # a subclass may have other formulas than the compiled code
         if name == "fused" and shard.dense and fused_native.usable(shard):
             return fused_native.fused
-        if name == "fused" and shard.dense and fused_triton.usable(shard):
+        if name == "fused" and shard.dense and fused_triton.usable(shard) and not self.noise_examples:
             return fused_triton.fused
         return backends.foreach
 
@@ -416,6 +425,17 @@ class Sampler(Optimizer):
         """
         del first, second, more
         return torch.full((), float("nan"), device=self._shards[0].device, dtype=torch.float64)
+
+    def kick_excess(self) -> Tensor:
+        """With `noise_examples`: the share of the last step's examples whose kick friction cannot balance.
+
+        Such a kick is larger than the thermal momentum √(m T), and heats the chain. A 0-dim tensor on the device,
+        without synchronisation; NaN before the first step and without `noise_examples`. Where the share is above a
+        percent or so, take smaller steps or larger batches: a kick is in proportion to lr/batch.
+        """
+        shard = self._shards[0]
+        found: Tensor = shard.scratch.get("kick excess", torch.full((), float("nan"), device=shard.device))
+        return found
 
     # -- saving and restoring ------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from atmc.common.errors import InputError
+from atmc.target.example_gradients import example_gradients, leave
 from atmc.target.likelihoods import Categorical, Likelihood, is_law, own_likelihood
 from atmc.target.priors import Flat, Prior, PriorRule, PriorSet, on
 from atmc.target.priors.rules import owners
@@ -130,6 +131,28 @@ class Potential:
         mean = self.nll_of(outputs, y)
         self.nll = mean.detach()
         return mean
+
+    def backward_each(self, x: Tensor, y: Tensor) -> Tensor:
+        """Leave ∇U in `p.grad`, and what each example adds to it in `p.grad_sample`; returns the mean nll.
+
+        For samplers with `noise_examples`, in place of `potential(x, y).backward()`. The network must give each
+        example an answer of its own (no batch statistics), and its code must be one that `torch.func` understands.
+        """
+        self._look()
+        self._check_batch(x, y)
+        if self._should_read(x):
+            self._check_parameters()
+            _check_finite(x)
+            with torch.no_grad():
+                outputs = self.model(x)
+            self.likelihood.check_shapes(outputs, y)
+            self.likelihood.check_values(outputs, y)
+            self._checked = True
+        each, gradients = example_gradients(self.model, self.likelihood, x, y, self.data_weight / len(x))
+        leave(self.model, gradients)
+        self.add_prior_grad_()
+        self.nll = each.detach().mean()
+        return self.nll
 
     def nll_of(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The mean nll of outputs that the model has made, unchecked: for steps that are compiled or recorded.
