@@ -142,12 +142,13 @@ def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: boo
 
 def _gram(rows: Tensor, mass: Any, scale: Any) -> Tensor:
     """The matrix of dᵢ·dⱼ/m, times `scale`."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True  # three digits are enough for it, and this is the largest product
+    precision: Any = torch.backends.cuda.matmul
+    before = precision.fp32_precision
+    precision.fp32_precision = "tf32"  # three digits are enough for it, and this is the largest product
     try:
         whole = (rows / mass if isinstance(mass, Tensor) else rows) @ rows.T
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        precision.fp32_precision = before
     whole = _centred(_centred(whole).T)
     count = len(rows)
     by = scale * count / (count - 1) / (1.0 if isinstance(mass, Tensor) else mass)
