@@ -12,7 +12,7 @@ from torch import nn
 from atmc import likelihoods, sample
 from atmc.diagnose.complaints import complaints, loss_of_cycles
 from atmc.diagnose.doctor import doctor
-from atmc.diagnose.noise_checks import noise_directions, outside, said
+from atmc.diagnose.noise_checks import large_kicks, noise_directions, outside, said
 from atmc.diagnose.run_measurements import RunMeasurements
 from atmc.diagnose.traces import Level, level, noise_ratio
 from atmc.recipe.settings import DataSection, ModelSection, Recipe
@@ -60,6 +60,19 @@ def test_the_batch_that_is_suggested_is_as_large_as_the_reading_asks_for() -> No
     assert "data.batch_size = 300 (all the data)" in advice(5.0, 300)
     assert 'overrides=["data.batch_size=512"]' in advice(2.5)
     assert "Halve sampler.lr" in advice(5.0, 32)
+
+
+def test_kicks_that_friction_cannot_balance_are_told_of() -> None:
+    recipe = Recipe(data=DataSection(batch_size=32), model=ModelSection(name="custom"))
+
+    def advice(share: float) -> list[Any]:
+        return large_kicks(RunMeasurements("atmc", kick_excess=share, recipe=recipe, path="runs/x"))
+
+    assert advice(float("nan")) == advice(0.01) == []
+    (found,) = advice(0.08)
+    assert found.level == "warning"
+    assert found.evidence.startswith("8.0% of the examples of a step")
+    assert "Halve sampler.lr" in found.action
 
 
 def test_losses_are_lined_up_by_chain() -> None:

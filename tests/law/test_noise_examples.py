@@ -92,7 +92,7 @@ def test_a_kick_is_as_long_as_without_its_own_friction() -> None:
 
 
 def test_the_fixed_point_is_near_after_its_rounds() -> None:
-    """k of 0.1 to 0.2 and Gram matrices from one direction to many: friction within 3 % of what kicks need."""
+    """k of 0.2 at most and Gram matrices from one direction to many: c within 1.5 % of what kicks need."""
     for seed in range(5):
         for dim in (1, 3, 40):
             given = torch.randn(32, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -100,7 +100,7 @@ def test_the_fixed_point_is_near_after_its_rounds() -> None:
             gram = gram * 0.2 / gram.diagonal().max()
             found = noise_examples.balance(gram)
             assert float(found.excess) == 0.0
-            assert float((found.stretch * (1 - found.leverage) - 1).abs().max()) < 0.03
+            assert float((found.stretch * (1 - found.leverage) - 1).abs().max()) < 0.015
 
 
 def test_kicks_larger_than_the_thermal_momentum_are_counted() -> None:

@@ -220,3 +220,55 @@ def test_what_is_no_view_of_one_matrix() -> None:
     assert matrix_of([matrix[1:, 2:5], matrix[1:, :2]]) is None  # not all of its rows
     assert matrix_of([matrix[:, 2:5], matrix.T[:4, :3]]) is None
     assert matrix_of([matrix[:, 2:5], matrix[:3, :2]]) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu_it_is_the_same_also_captured() -> None:
+    own, expected = made(dtype=torch.float32, nonfinite="ignore")
+    walk(own, expected, 20)
+
+    def on_gpu(**options: Any) -> tuple[Any, list[Tensor]]:
+        _, params = made(dtype=torch.float32)
+        params = [p.detach().cuda().requires_grad_() for p in params]
+        settings = {"lr": 0.05, "mass": 2.0, "friction": 2.0, "momentum_init": "law", "noise_examples": True}
+        return atmc.ATMC(params, nonfinite="ignore", **{**settings, **options}), params
+
+    def take(params: list[Tensor], step: int) -> None:
+        give(expected, step)
+        for p, q in zip(params[:-1], expected, strict=False):
+            given = q.grad_sample.cuda()  # type: ignore[attr-defined]
+            if p.grad is None:
+                p.grad_sample, p.grad = given, torch.empty_like(p)  # type: ignore[attr-defined]
+            p.grad_sample.copy_(given)  # type: ignore[attr-defined]
+            p.grad.copy_(given.sum(0) + p.detach())
+
+    eager, params = on_gpu()
+    for step in range(20):
+        take(params, step)
+        eager.step()
+    for p, q in zip(params, expected, strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=5e-3, atol=5e-3)
+
+    captured, moved = on_gpu(lr=torch.tensor(0.05, device="cuda"), reference_lr=0.05)
+    saved, start = copy.deepcopy(captured.state_dict()), [p.detach().clone() for p in moved]
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    take(moved, 0)
+    with torch.cuda.stream(stream):
+        stream.wait_stream(torch.cuda.default_stream())
+        captured.step()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        captured.step()
+    with torch.no_grad():
+        for p, q in zip(moved, start, strict=True):
+            p.copy_(q)
+    captured.load_state_dict(saved)
+    for step in range(20):
+        take(moved, step)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            graph.replay()
+        torch.cuda.synchronize()
+    for p, q in zip(moved, expected, strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=5e-3, atol=5e-3)

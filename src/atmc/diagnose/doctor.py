@@ -39,6 +39,7 @@ QUESTIONS: tuple[Callable[[RunMeasurements], list[Advice]], ...] = (
     motion.at_temperature,
     motion.cools_at_cycle_ends,
     noise.noise_directions,
+    noise.large_kicks,
     motion.virial,
     motion.thermostat,
     motion.stationary_loss,

@@ -19,6 +19,7 @@ from atmc.diagnose.traces import Level, is_off
 LOW, HIGH = 0.87, 1.15  # of T: standard deviations are then within some 15 % of the posterior's
 FAR = (0.6, 1.5)  # beyond these an open question is worth a word
 OPEN = 0.05  # the chance below which what is far is an open question
+MANY = 0.02  # of the examples of a step
 AIM = 0.1  # the excess that a larger batch is suggested for
 
 
@@ -53,6 +54,18 @@ def noise_directions(v: RunMeasurements) -> list[Advice]:
         return []
     doubt = "whether mini-batch noise heats the directions it acts in"
     return [cannot_tell(doubt, evidence, go_on(v, "Run longer"))]
+
+
+def large_kicks(v: RunMeasurements) -> list[Advice]:
+    """With friction along each example: do single examples push harder than friction balances?"""
+    if not v.samples_weights or not v.kick_excess > MANY:
+        return []
+    evidence = (
+        f"{v.kick_excess:.1%} of the examples of a step change the momentum by more than the thermal momentum √(mT), "
+        "and heat the chain in the directions that they determine."
+    )
+    action = slower(v, "Halve sampler.lr and the speeds")
+    return [Advice("warning", "Steps are too large for friction along each example", evidence, action, "likely")]
 
 
 def said(level: Level) -> str:

@@ -25,6 +25,7 @@ from atmc.diagnose.convergence import (
 )
 from atmc.diagnose.early_samples import LateGain, gain_of_late
 from atmc.diagnose.sample_distances import cosine_distances, neighbour_ratio
+from atmc.posterior.arrays import Floats
 from atmc.posterior.calibration import CalibrationBins
 from atmc.posterior.metrics import calibration_bins, ece_by_chance, predictive, summary
 from atmc.recipe.settings import inertia, least_friction, sampler_class
@@ -64,6 +65,7 @@ class RunMeasurements:
     parameters: float = NAN  # how many, over which one reading of the kinetic temperature averages
     configurational: traces.Level = NO_LEVEL
     noise: traces.Level = NO_LEVEL  # along the gradient noise, after burn-in
+    kick_excess: float = NAN  # share of examples that push harder than their friction balances; with noise_examples
     thermostat: tuple[float, float, float] = (NAN, NAN, NAN)  # quantiles of xi at 1 %, 50 %, 99 %, lately
     thermostat_trend: traces.Trend = NO_TREND  # of the median, after burn-in
     thermostat_top_trend: traces.Trend = NO_TREND  # of the 99 % quantile, the noisiest gradients
@@ -148,6 +150,7 @@ def examine(run: RunDir) -> RunMeasurements:
             [{"temperature": section.temperature, **r} for r in drawn], "configurational_temperature"
         ),
         noise=traces.noise_ratio(hot),
+        kick_excess=_mean(traces.column(hot, "kick_excess")),
         thermostat=tuple(_median(late, f"thermostat_q{q}") for q in ("01", "50", "99")),  # type: ignore[arg-type]
         thermostat_trend=traces.trend(traces.stretches(traces.over_chains(main, "thermostat_q50"))),
         thermostat_top_trend=traces.trend(traces.stretches(traces.over_chains(main, "thermostat_q99"))),
@@ -242,6 +245,11 @@ def stored_labels(run: RunDir, split: str) -> Any:
         return load_split(run, split).labels.numpy()
     except (InputError, OSError, KeyError):
         return None
+
+
+def _mean(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else NAN
 
 
 def _number(value: Any) -> float:
