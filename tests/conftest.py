@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 from collections.abc import Callable
@@ -150,6 +151,39 @@ RECIPES = {
 @pytest.fixture
 def tiny() -> Recipe:
     return TINY
+
+
+# Triton 3.6 takes arrays of one number for an index, which NumPy refuses since 2.4.
+INTERPRETER = """
+import runpy, sys
+from triton.runtime import interpreter
+patch = interpreter._patch_lang_tensor
+def patched(tensor, scope):
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+interpreter._patch_lang_tensor = patched
+globals().update(runpy.run_path(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def in_interpreter(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Run statements with the names of the test's own file in Triton's interpreter.
+
+    In a process of its own, because Triton decides at import whether it interprets.
+    """
+
+    def run(statements: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", INTERPRETER + statements, str(request.path)],
+            env=os.environ | {"TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    return run
 
 
 @pytest.fixture(name="change")

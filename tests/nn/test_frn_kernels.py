@@ -1,10 +1,7 @@
 """The kernels of ResNet-FRN against torch's own operations, in float64."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -155,10 +152,9 @@ def check_example_gradients_on_a_cpu() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves run on this machine's GPU")
-def test_the_kernels_in_triton_interpreter() -> None:
+def test_the_kernels_in_triton_interpreter(in_interpreter: Callable[[str], None]) -> None:
     """In float32, where every difference is a mistake. With two blocks of a shape, all kinds of neighbours occur."""
-    program = (
-        "import runpy, sys, torch; globals().update(runpy.run_path(sys.argv[1]))\n"
+    in_interpreter(
         "for way, depth in ((0, 8), (1, 14)):\n"
         "    launch(way)\n"
         "    found = errors('cpu', torch.float32, 16, 2, depth)['ours']\n"
@@ -166,14 +162,6 @@ def test_the_kernels_in_triton_interpreter() -> None:
         "assert max(errors_by_image('cpu', torch.float32, 16)) < 1e-5\n"
         "check_example_gradients_on_a_cpu()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(Path(__file__))],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.gpu

@@ -1,11 +1,8 @@
 """Normalisers of one example: known functions, gradients, groups, the fused kernels, and impossible requests."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -217,17 +214,8 @@ def check_looped(device: str) -> None:
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves run on this machine's GPU")
 @pytest.mark.parametrize("call", ["check_kernels('cpu', __import__('torch').float32, 1e-4)", "check_looped('cpu')"])
-def test_the_kernels_in_triton_interpreter(call: str) -> None:
-    """In a process of its own, because Triton decides at import whether it interprets."""
-    program = f"import runpy, sys; globals().update(runpy.run_path(sys.argv[1])); {call}"
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(Path(__file__))],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_kernels_in_triton_interpreter(call: str, in_interpreter: Callable[[str], None]) -> None:
+    in_interpreter(call)
 
 
 @gpu

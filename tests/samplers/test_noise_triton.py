@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -120,15 +117,6 @@ def check_kronecker_kernels(device: str) -> None:
 
 def interpreted() -> None:
     """On a CPU: the kernels get a CPU's tensors, and nothing has to be pinned or captured."""
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patched(tensor: Any, scope: Any) -> None:  # Triton 3.6 makes an index of an array of one, which NumPy refuses
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    interpreter._patch_lang_tensor = patched
 
     def upload(plan: Any, values: Any) -> None:
         plan.table.copy_(torch.from_numpy(values))
@@ -145,17 +133,8 @@ def interpreted() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves run on this machine's GPU")
-def test_the_kernels_in_triton_interpreter() -> None:
-    """In a process of its own, because Triton decides at import whether it interprets."""
-    program = "import runpy, sys; runpy.run_path(sys.argv[1])['interpreted']()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(Path(__file__))],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_kernels_in_triton_interpreter(in_interpreter: Callable[[str], None]) -> None:
+    in_interpreter("interpreted()")
 
 
 @pytest.mark.gpu

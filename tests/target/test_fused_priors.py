@@ -4,10 +4,6 @@ Without a GPU the kernel runs in Triton's interpreter, where Triton is installed
 """
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -89,18 +85,8 @@ def check_against_float64(device: str) -> None:
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs on this machine's GPU")
-def test_the_kernel_in_triton_interpreter():
-    """In a process of its own, because Triton decides at import whether it interprets."""
-    program = "import runpy, sys; runpy.run_path(sys.argv[1])['check_against_float64']('cpu')"
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(Path(__file__))],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_kernel_in_triton_interpreter(in_interpreter):
+    in_interpreter("check_against_float64('cpu')")
 
 
 def test_the_plain_path_is_taken_on_a_cpu():
