@@ -19,7 +19,7 @@ from imagenet_speed_pages import BLOCKS as OF_IMAGENET_SPEED
 from leaderboard_pages import BLOCKS as OF_LEADERBOARD
 from network_pages import BLOCKS as OF_NETWORKS
 from network_speed_pages import BLOCKS as OF_SPEED
-from pages import ROOT, fill, fill_pages, markdown, pages
+from pages import ROOT, fill, fill_pages, friction, markdown, pages
 
 NETWORKS = {"resnetpp-56x32": "ResNet++-56×32", "resnet-50": "ResNet-50"}
 SHARED = {
@@ -132,7 +132,7 @@ def minibatch_regressions() -> str:
                 [
                     f"{names[row['problem']]}{step}",
                     row["sampler"],
-                    str(row["noise_rank"]),
+                    friction(row),
                     " … ".join(f"{value:.2f}" for value in row["sd_ratio"][::2]),
                     f"{row['sd_ratio'][1]:.3f}",
                     f"{wide:.2f} ± {error:.2f}",
@@ -143,7 +143,7 @@ def minibatch_regressions() -> str:
     heads = [
         "T = 1",
         "sampler",
-        "`noise_rank`",
+        "friction along noise",
         "sd / reference",
         "mean",
         "stiffest variance",
@@ -163,11 +163,10 @@ def minibatch_digits() -> str:
                 f"all 600 (reference), {row['rate']:g}" if row["batch"] == 600 else f"{row['batch']}, {row['rate']:g}"
             )
             hot = [f"{row['kinetic_temperature']:.2f}", "–" if noise is None else f"{noise:.2f}"]
-            rank = f"{row['noise_rank']}, Kronecker" if row.get("noise_kronecker") else str(row["noise_rank"])
-            lines.append([said, rank, *scores, *hot])
+            lines.append([said, friction(row), *scores, *hot])
     heads = [
         "digits, T = 1: batch, rate",
-        "`noise_rank`",
+        "friction along noise",
         "training loss",
         "NLL of the average",
         "kinetic T",

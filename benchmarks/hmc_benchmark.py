@@ -42,6 +42,7 @@ FOLLOW = {"sampler.friction_follows_step": True}
 # All that is known against mini-batch noise at no further gradient.
 KRONECKER = {"sampler.noise_rank": 16, "sampler.noise_kronecker": True}
 IMPORTANCE = {"data.draw": "importance"}
+EXAMPLES = {"sampler.noise_examples": True}
 WARM = {"schedule.warm_start_epochs": 62, "schedule.warm_start_lr": 0.1}  # two cycles' steps, which give no samples
 
 
@@ -100,6 +101,9 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-constant-small-kronecker16": ("atmc-constant", {**SMALL, **KRONECKER}),
     "atmc-constant-small-kronecker16-importance": ("atmc-constant", {**SMALL, **KRONECKER, **IMPORTANCE}),
     "atmc-constant-kronecker16-importance": ("atmc-constant", {**KRONECKER, **IMPORTANCE}),
+    "atmc-constant-small-examples": ("atmc-constant", {**SMALL, **EXAMPLES}),
+    "atmc-constant-small-examples-importance": ("atmc-constant", {**SMALL, **EXAMPLES, **IMPORTANCE}),
+    "atmc-constant-smaller-examples": ("atmc-constant", {**SMALL, "sampler.lr": 0.0001, **EXAMPLES}),
     "atmc-constant-cool": ("atmc-constant", COOL),
     "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
     # From SGD's solution, where gradient noise is small: a chain in equilibrium forgets from which side it came.

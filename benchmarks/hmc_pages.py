@@ -12,12 +12,13 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
-from pages import ROOT, fill_pages, markdown
+from pages import ROOT, fill_pages, friction, markdown
 
 FOLDER = ROOT / "results" / "hmc"
 FIGURE = FOLDER / "curves.svg"
 MARKED = {"SGHMC, cyclic": (0.3,), "PX-SGHMC, cyclic": (0.02,)}  # published rows of 500,000 gradients in the figure
 BESIDE = ("full-0.002", "mini-0.002", "mini-0.002-noise16", "mini-0.0007", "mini-0.0007-noise16")
+BESIDE += ("batch64-0.002", "batch64-0.001")
 BESIDE_CYCLES = ("full-0.007", "full-0.002", "mini-0.0007-noise16", "mini-0.0014-kronecker16-importance")
 SMALL = ("training_loss", "nll_alone", "nll", "ambiguity", "noise_temperature")
 # What the parts of a row's name mean.
@@ -30,6 +31,8 @@ PARTS = {
     "05": "prior 0.05",
     "constant": "steps of one size",
     "small": "h = 0.0002",
+    "smaller": "h = 0.0001, D = 4.5",
+    "examples": "friction along each example",
     "slow": "smaller steps",
     "cool": "h = 0.0001, D = 45",
     "follow": "friction follows the step",
@@ -124,22 +127,18 @@ def _batches(row: dict[str, Any]) -> str:
     return data + (" in epochs" if row.get("in_epochs") else " by importance" if row.get("importance") else "")
 
 
-def _rank(row: dict[str, Any]) -> str:
-    return f"{row['noise_rank']}, Kronecker" if row.get("noise_kronecker") else str(row["noise_rank"])
-
-
 def small(corrected: bool = False) -> str:
     """Constant steps on the small posterior; `corrected`: how far corrections of mini-batch noise come, row by row."""
     table = []
     for name, seeds in _small().items():
         row = seeds[0]
-        new = bool(row.get("noise_kronecker") or row.get("importance"))
+        new = any(row.get(key) for key in ("noise_kronecker", "importance", "noise_examples"))
         if row.get("cycle") or (new != corrected and not (corrected and name in BESIDE)):
             continue
         loss, numbers, hot = _scores(seeds)
         curvature = f"{statistics.mean(each['curvature'] for each in seeds):,.0f}"
-        table.append([f"{_batches(row)}, h = {row['step_size']:g}", _rank(row), loss, *numbers, curvature, hot])
-    head = ["T = 1", "`noise_rank`", "training loss", "NLL of a sample", "NLL of the average", "ambiguity"]
+        table.append([f"{_batches(row)}, h = {row['step_size']:g}", friction(row), loss, *numbers, curvature, hot])
+    head = ["T = 1", "friction along noise", "training loss", "NLL of a sample", "NLL of the average", "ambiguity"]
     return markdown([*head, "largest λ", "T along noise"], table) if table else NOTHING
 
 
@@ -154,8 +153,8 @@ def cycles() -> str:
         steps = "cosine from" if row.get("cycle") else "constant"
         steps += f" h = {row['step_size']:g}" + (", friction follows" if row.get("follow") else "")
         each = f"{round((row.get('cycle') or 1.0) / row['step_size']):,}"
-        table.append([f"{_batches(row)}, {steps}", _rank(row), each, loss, *numbers, hot])
-    head = ["T = 1", "`noise_rank`", "steps a sample", "training loss", "NLL of a sample", "NLL of the average"]
+        table.append([f"{_batches(row)}, {steps}", friction(row), each, loss, *numbers, hot])
+    head = ["T = 1", "friction along noise", "steps a sample", "training loss", "NLL of a sample", "NLL of the average"]
     return markdown([*head, "ambiguity", "T along noise"], table) if table else NOTHING
 
 

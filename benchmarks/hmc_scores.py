@@ -125,7 +125,8 @@ def _phase(row: dict[str, Any], cycle: int) -> float:
 def temperatures(logs: list[dict[str, Any]], cycle: int | None) -> dict[str, float]:
     """Means over the later rows of the log; that along the gradient noise also by how far its cycle has come."""
     later = logs[int(BURN_IN * len(logs)) :]
-    found = {key: _mean(row.get(key) for row in later) for key in ("kinetic_temperature", "noise_temperature")}
+    readings = "kinetic_temperature", "noise_temperature", "kick_excess"
+    found = {key: _mean(row.get(key) for row in later) for key in readings}
     if cycle:
         for name, low, high in (("start", 0.0, 0.4), ("middle", 0.4, 0.8), ("end", 0.8, 1.0)):
             part = [row for row in later if low < _phase(row, cycle) <= high]

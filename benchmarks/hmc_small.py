@@ -43,6 +43,7 @@ class Row(NamedTuple):
     importance: bool = False  # examples are drawn by importance
     cycle: float = 0.0  # units of time that a cycle would take if its steps stayed at `step_size`; 0 is constant steps
     follow: bool = False  # friction rises as the steps of a cycle become small
+    noise_examples: bool = False
 
 
 ROWS: dict[str, Row] = {
@@ -64,7 +65,13 @@ ROWS: dict[str, Row] = {
     "mini-0.002-kronecker16-importance": Row(0.002, 16, 16, noise_kronecker=True, importance=True),
     "mini-0.0007-kronecker16-importance": Row(0.0007, 16, 16, noise_kronecker=True, importance=True),
     "mini-0.0014-kronecker16-importance": Row(0.0014, 16, 16, noise_kronecker=True, importance=True),
-    "batch64-0.002-kronecker16": Row(0.002, 64, 16, noise_kronecker=True),
+    "batch64-0.002": Row(0.002, 64),
+    "batch64-0.002-kronecker16-importance": Row(0.002, 64, 16, noise_kronecker=True, importance=True),
+    "batch64-0.002-examples": Row(0.002, 64, noise_examples=True),
+    "batch64-0.002-examples-importance": Row(0.002, 64, importance=True, noise_examples=True),
+    "batch64-0.001": Row(0.001, 64),
+    "batch64-0.001-kronecker16-importance": Row(0.001, 64, 16, noise_kronecker=True, importance=True),
+    "batch64-0.001-examples": Row(0.001, 64, noise_examples=True),
     "cycles-0.007": Row(0.007, 16, cycle=5.0),
     "cycles-0.007-follow": Row(0.007, 16, cycle=5.0, follow=True),
     "cycles-0.002-follow": Row(0.002, 16, cycle=5.0, follow=True),
@@ -89,14 +96,14 @@ def digits() -> tuple[Tensor, Tensor]:
 def chain(name: str, seed: int = 0) -> dict[str, Any]:
     """Run one row."""
     torch.set_num_threads(1)
-    step_size, batch, rank, in_epochs, kronecker, importance, cycle, follow = ROWS[name]
+    step_size, batch, rank, in_epochs, kronecker, importance, cycle, follow, by_example = ROWS[name]
     x, y = digits()
     train, labels, others, answers = x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:]
     torch.manual_seed(seed)
     model = atmc.nn.build("resnet-frn", depth=8, width=8, in_channels=1)
     params = list(model.parameters())
     options: dict[str, Any] = {"mass": 1.0, "friction": FRICTION, "momentum_init": "law", "noise_rank": rank}
-    options["noise_kronecker"] = kronecker
+    options |= {"noise_kronecker": kronecker, "noise_examples": by_example}
     sampler = atmc.ATMC(params, lr=step_size, seed=seed, **options)
     group = sampler.param_groups[0]
     if follow:
@@ -106,7 +113,7 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
 
     classes = tuple(str(digit) for digit in range(10))
     data = atmc.data.ImageData("digits", "train", train, labels, classes, (), (), "")
-    feed = atmc.data.ImportanceBatches(data, batch, seed=100 + seed)
+    feed = atmc.data.ImportanceBatches(data, batch, seed=100 + seed, strata=not by_example)
     reader = feed.for_readings(200 + seed)
 
     def by_importance(batches: Any, step: int) -> list[Tensor]:
@@ -134,14 +141,26 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
         return list(torch.autograd.grad(sum((a * b).sum() for a, b in zip(slopes, along, strict=True)), params))
 
     stiffest = [torch.randn(p.shape, generator=draw) for p in params]
+    excess = 0.0
     every, found, predicted, began = round((cycle or 1.0) / step_size), [], [], time.monotonic()
     for step in range(1, UNITS * every + 1):
         if cycle:
             group["lr"] = step_size / 2 * (1 + math.cos(math.pi * ((step - 1) % every) / every))
-        found_gradient = by_importance(feed, step) if importance else gradient(in_epochs)
-        for p, g in zip(params, found_gradient, strict=True):
-            p.grad = g
+        if by_example:
+            if importance:
+                images, their = feed.batch(step)
+                potential.backward_each(images, their, feed.weights)
+                with torch.no_grad():
+                    feed.note(potential.likelihood.sizes(model(images), their))
+            else:
+                some = torch.randint(TRAIN, (batch,), generator=draw)
+                potential.backward_each(train[some], labels[some])
+        else:
+            found_gradient = by_importance(feed, step) if importance else gradient(in_epochs)
+            for p, g in zip(params, found_gradient, strict=True):
+                p.grad = g
         sampler.step()
+        excess += float(sampler.kick_excess())
         if step % every or step <= BURN_IN * every:
             continue
         stiffest, image = power_iteration(times, stiffest, 10 if found else 30)
@@ -159,7 +178,8 @@ def chain(name: str, seed: int = 0) -> dict[str, Any]:
             found[-1]["noise_temperature"] = float(sampler.noise_temperature(two[0], two[1]))
     row: dict[str, Any] = {"row": name, "seed": seed, "step_size": step_size, "batch": batch, "noise_rank": rank}
     row |= {"in_epochs": in_epochs, "noise_kronecker": kronecker, "importance": importance}
-    row |= {"cycle": cycle, "follow": follow}
+    row |= {"cycle": cycle, "follow": follow, "noise_examples": by_example}
+    row |= {"kick_excess": excess / (UNITS * every)} if by_example else {}
     row |= {"temperature": 1.0, "augment": "none", "samples": len(found), "steps": UNITS * every}
     row |= {key: sum(each[key] for each in found) / len(found) for key in found[0]}
     losses = torch.tensor([each["training_loss"] for each in found])

@@ -1,7 +1,7 @@
 """The law under real mini-batches, with and without friction along the gradient noise, against known answers.
 
     python benchmarks/minibatch_law.py --out results/minibatch [--jobs 2] [--chains 8] [--steps 40000]
-        [--only logistic]
+        [--only logistic] [--friction 0 16 examples]
 
 Three posteriors. *logistic*: breast cancer, 31 weights, against NUTS (`nuts_reference.py`). *linear*: 50 inputs with a
 condition number of 1,000, exact. *digits*: an MLP 64–50–10 on 600 images, against full batches of the same sampler;
@@ -31,7 +31,8 @@ from torch import Tensor
 
 import atmc
 
-Gradient = Callable[[Tensor, Tensor], Tensor]  # (weights, examples) → gradient of U
+Parts = Callable[[Tensor, Tensor], Tensor]  # (weights, examples) → what each adds to the gradient of U
+Friction = int | str  # noise_rank, or "examples" for noise_examples
 REFERENCE = Path(__file__).parents[1] / "tests" / "law" / "nuts_reference.npz"
 
 
@@ -44,19 +45,19 @@ def logistic_data() -> tuple[Tensor, Tensor]:
     return torch.tensor(np.c_[np.ones(len(x)), x]), torch.tensor(raw.target, dtype=torch.float64)
 
 
-def logistic() -> tuple[Gradient, int, Tensor, Tensor]:
-    """Gradient, number of examples, and the reference's mean and covariance."""
+def logistic() -> tuple[Parts, int, Tensor, Tensor]:
+    """Gradients without the prior's, number of examples, and the reference's mean and covariance."""
     x, y = logistic_data()
     known = np.load(os.environ.get("NUTS_REFERENCE", REFERENCE))
 
-    def gradient(w: Tensor, index: Tensor) -> Tensor:
+    def parts(w: Tensor, index: Tensor) -> Tensor:
         rows = x[index]
-        return rows.T @ (torch.sigmoid(rows @ w) - y[index]) * (len(x) / len(index)) + w
+        return rows * (torch.sigmoid(rows @ w) - y[index])[:, None] * (len(x) / len(index))
 
-    return gradient, len(x), torch.tensor(known["logistic_mean"]), torch.tensor(known["logistic_cov"])
+    return parts, len(x), torch.tensor(known["logistic_mean"]), torch.tensor(known["logistic_cov"])
 
 
-def linear() -> tuple[Gradient, int, Tensor, Tensor]:
+def linear() -> tuple[Parts, int, Tensor, Tensor]:
     """1,000 examples, noise of scale 1, centred inputs whose covariance has the condition number 1,000."""
     generator = torch.Generator().manual_seed(0)
     turn = torch.linalg.qr(torch.randn(50, 50, generator=generator, dtype=torch.float64))[0]
@@ -66,18 +67,18 @@ def linear() -> tuple[Gradient, int, Tensor, Tensor]:
     y += torch.randn(1000, generator=generator, dtype=torch.float64)
     cov = torch.linalg.inv(x.T @ x + torch.eye(50, dtype=torch.float64))
 
-    def gradient(w: Tensor, index: Tensor) -> Tensor:
+    def parts(w: Tensor, index: Tensor) -> Tensor:
         rows = x[index]
-        return rows.T @ (rows @ w - y[index]) * (len(x) / len(index)) + w
+        return rows * (rows @ w - y[index])[:, None] * (len(x) / len(index))
 
-    return gradient, len(x), cov @ (x.T @ y), cov
+    return parts, len(x), cov @ (x.T @ y), cov
 
 
 PROBLEMS = {"logistic": (logistic, 0.0144), "linear": (linear, 0.01)}  # and h/√m
 
 
 def moments(
-    problem: str, sampler: str, rank: int, scale: float, steps: int, seed: int, epochs: bool = False
+    problem: str, sampler: str, rank: Friction, scale: float, steps: int, seed: int, epochs: bool = False
 ) -> dict[str, Any]:
     """One chain: its mean and second moments, readings and cost. `scale` multiplies the step size at equal friction.
 
@@ -85,26 +86,29 @@ def moments(
     """
     torch.set_num_threads(1)
     make, speed = PROBLEMS[problem]
-    gradient, count, mean, cov = make()
+    parts, count, mean, cov = make()
     draw = torch.Generator().manual_seed(1000 + seed)
     w = mean + torch.linalg.cholesky(cov) @ torch.randn(len(mean), generator=draw, dtype=torch.float64)
     w.requires_grad_()
     lr = 1e-3
     friction = -math.log(0.97) / (lr * scale if epochs else lr)
-    options = {"mass": (speed / lr) ** -2, "friction": friction, "noise_rank": rank, "momentum_init": "law"}
+    options = {"mass": (speed / lr) ** -2, "friction": friction, "momentum_init": "law", **settings(rank)}
     chain = getattr(atmc, sampler)([w], lr=lr * scale, seed=seed, **options)
 
-    def fresh() -> Tensor:
+    def gradient(index: Tensor) -> Tensor:
         with torch.no_grad():
-            return gradient(w, torch.randint(count, (32,), generator=draw))
+            w.grad_sample = parts(w, index)  # type: ignore[attr-defined]
+            return w.grad_sample.sum(0) + w  # type: ignore[attr-defined,no-any-return]
+
+    def fresh() -> Tensor:
+        return gradient(torch.randint(count, (32,), generator=draw))
 
     first, second, readings = torch.zeros_like(mean), torch.zeros_like(cov), []
     began, burn, whole = time.monotonic(), steps // 10, count // 32
     for step in range(steps):
         if epochs and step % whole == 0:
             order = torch.randperm(count, generator=draw)
-        with torch.no_grad():
-            w.grad = gradient(w, order[step % whole :: whole][:32]) if epochs else fresh()
+        w.grad = gradient(order[step % whole :: whole][:32]) if epochs else fresh()
         chain.step()
         if step >= burn:
             away = w.detach() - mean
@@ -122,8 +126,13 @@ def moments(
     }
 
 
+def settings(rank: Friction) -> dict[str, Any]:
+    """The sampler's."""
+    return {"noise_examples": True} if rank == "examples" else {"noise_rank": rank}
+
+
 def regression_row(
-    problem: str, sampler: str, rank: int, scale: float, epochs: bool, found: list[dict[str, Any]]
+    problem: str, sampler: str, rank: Friction, scale: float, epochs: bool, found: list[dict[str, Any]]
 ) -> dict[str, Any]:
     cov = PROBLEMS[problem][0]()[3].numpy()
     values, vectors = np.linalg.eigh(cov)
@@ -149,7 +158,7 @@ def regression_row(
     }
 
 
-def digits(batch: int, rate: float, rank: int, kronecker: bool, steps: int, seed: int) -> dict[str, Any]:
+def digits(batch: int, rate: float, rank: Friction, kronecker: bool, steps: int, seed: int) -> dict[str, Any]:
     """One chain of the MLP: training loss, readings, and the averaged probabilities on the test images."""
     from sklearn.datasets import load_digits
 
@@ -163,7 +172,7 @@ def digits(batch: int, rate: float, rank: int, kronecker: bool, steps: int, seed
     # Standard deviations of 2/√fan-in for weights and 2 for biases.
     potential = atmc.Potential(model, num_data=600, prior=atmc.priors.gaussian(2.0, fan_in=True), validate=False)
     speed = math.sqrt(rate / 600)
-    friction: dict[str, Any] = {"noise_rank": rank, "noise_kronecker": kronecker}
+    friction: dict[str, Any] = {**settings(rank), "noise_kronecker": kronecker}
     chain = atmc.ATMC.from_speeds(model.parameters(), lr=1e-3, speed=speed, momentum=0.9, seed=seed, **friction)
     draw = torch.Generator().manual_seed(2000 + seed)
 
@@ -174,8 +183,12 @@ def digits(batch: int, rate: float, rank: int, kronecker: bool, steps: int, seed
     losses, readings, total, kept = [], [], torch.zeros(len(x) - 600, 10), 0
     began, burn = time.monotonic(), steps // 4
     for step in range(steps):
-        for p, g in zip(model.parameters(), gradients(), strict=True):
-            p.grad = g
+        if rank == "examples":
+            index = torch.randint(600, (batch,), generator=draw)
+            potential.backward_each(x[:600][index], y[:600][index])
+        else:
+            for p, g in zip(model.parameters(), gradients(), strict=True):
+                p.grad = g
         chain.step()
         if step >= burn and step % 50 == 0:
             with torch.no_grad():
@@ -193,7 +206,7 @@ def digits(batch: int, rate: float, rank: int, kronecker: bool, steps: int, seed
     }
 
 
-def digits_row(batch: int, rate: float, rank: int, kronecker: bool, found: list[dict[str, Any]]) -> dict[str, Any]:
+def digits_row(batch: int, rate: float, rank: Friction, kronecker: bool, found: list[dict[str, Any]]) -> dict[str, Any]:
     kinetic, noise = np.mean([chain["readings"] for chain in found], 0)
 
     def each(key: str) -> list[float]:
@@ -220,17 +233,31 @@ def digits_row(batch: int, rate: float, rank: int, kronecker: bool, found: list[
 
 # Problem, sampler, rank, factor of the step, and whether in epochs: the last is a run of `thermometer.py`.
 REGRESSIONS = [
-    *(("logistic", "ATMC", rank, 1.0, False) for rank in (0, 16)),
+    *(("logistic", "ATMC", rank, 1.0, False) for rank in (0, 16, "examples")),
     ("logistic", "SGHMC", 16, 1.0, False),
-    *(("logistic", "ATMC", 0, scale, False) for scale in (0.5, 0.25)),
+    *(("logistic", "ATMC", rank, 0.5, False) for rank in (0, "examples")),
+    ("logistic", "ATMC", 0, 0.25, False),
     ("logistic", "ATMC", 0, 0.5, True),
-    *(("linear", "ATMC", rank, 1.0, False) for rank in (0, 16, 50)),
+    *(("linear", "ATMC", rank, 1.0, False) for rank in (0, 16, 50, "examples")),
+    *(("linear", "ATMC", rank, 0.5, False) for rank in (0, "examples")),
 ]
 NETWORKS = [  # batch, rate, rank, and whether with a Kronecker-factored rest
     (600, 0.2, 0, False),
-    *((20, rate, *friction) for rate in (0.05, 0.0125) for friction in ((0, False), (16, False), (16, True))),
-    (100, 0.05, 16, False),
+    *(
+        (20, rate, *friction)
+        for rate in (0.05, 0.0125)
+        for friction in ((0, False), (16, False), (16, True), ("examples", False))
+    ),
+    *((100, 0.05, rank, False) for rank in (16, "examples")),
 ]
+
+
+def place(row: dict[str, Any]) -> tuple[int, int]:
+    """Where a row stands in the table."""
+    if row["problem"] == "digits":
+        return 0, NETWORKS.index((row["batch"], row["rate"], row["noise_rank"], row.get("noise_kronecker", False)))
+    case = row["problem"], row["sampler"], row["noise_rank"], row["step"], row.get("epochs", False)
+    return 1, REGRESSIONS.index(case)
 
 
 def show(row: dict[str, Any]) -> None:
@@ -239,7 +266,7 @@ def show(row: dict[str, Any]) -> None:
     hot += f"  {row['seconds']:.0f} s"
     if row["problem"] == "digits":
         name = f"digits batch {row['batch']} rate {row['rate']:g} rank {row['noise_rank']}"
-        name += " Kronecker" if row["noise_kronecker"] else ""
+        name += " Kronecker" if row.get("noise_kronecker") else ""
         text = "  ".join(f"{key} {row[key][0]:.4f} ± {row[key][1]:.4f}" for key in ("training_loss", "nll"))
     else:
         name = f"{row['problem']} {row['sampler']} step {row['step']:g} rank {row['noise_rank']}"
@@ -258,25 +285,31 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40_000)
     names = [*PROBLEMS, "digits"]
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="make these again, keep the others")
+    parser.add_argument("--friction", nargs="*", help="likewise, of these noise_rank; or examples")
     options = parser.parse_args()
     table, seeds = options.out / "law.json", range(options.chains)
-    kept = json.loads(table.read_text()) if table.exists() and set(options.only) != set(names) else []
-    rows = [row for row in kept if row["problem"] not in options.only]
+    wanted = options.friction
+
+    def again(problem: str, rank: Friction) -> bool:
+        return problem in options.only and (wanted is None or str(rank) in wanted)
+
+    rows = json.loads(table.read_text()) if table.exists() else []
+    rows = [row for row in rows if not again(row["problem"], row["noise_rank"])]
     with ProcessPoolExecutor(options.jobs) as pool:
         waiting: list[tuple[Any, tuple[Any, ...], list[Any]]] = [
             (digits_row, case, [pool.submit(digits, *case, options.steps, seed) for seed in seeds])
             for case in NETWORKS
-            if "digits" in options.only
+            if again("digits", case[2])
         ]
         waiting += [
             (regression_row, case, [pool.submit(moments, *case[:4], options.steps, seed, case[4]) for seed in seeds])
             for case in REGRESSIONS
-            if case[0] in options.only
+            if again(case[0], case[2])
         ]
         for make, case, futures in waiting:
             rows.append(make(*case, [future.result() for future in futures]) | {"steps": options.steps})
             show(rows[-1])
-            rows.sort(key=lambda row: ["digits", *PROBLEMS].index(row["problem"]))
+            rows.sort(key=place)
             options.out.mkdir(parents=True, exist_ok=True)
             table.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -3,8 +3,9 @@
     python benchmarks/noise_rank_step.py [--networks wrn frn] [--out results/minibatch]
 
 WRN-16-4 gn-ws at batch 128, ResNet-20-FRN at batch 256. The whole step (forward, backward, sampler) and the sampler
-alone, for several ranks, and rank 16 with a Kronecker-factored rest: means of 1,024 replays. Ranks above 0 include the
-update of the noise's directions every 16 steps, outside the graph, and one change of the Kronecker factors' basis.
+alone, for several ranks, rank 16 with a Kronecker-factored rest, and each example (ResNet-20-FRN): means of 1,024
+replays. Ranks above 0 include the update of the noise's directions every 16 steps, outside the graph, and one change of
+the Kronecker factors' basis.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ from torch import Tensor
 import atmc
 from atmc.nn import build
 from atmc.samplers import noise_friction, noise_rows
+from atmc.target.example_gradients import example_gradients, leave
 
 NETWORKS: dict[str, tuple[int, dict[str, Any]]] = {
     "wrn": (128, {"name": "wide-resnet", "depth": 16, "width": 4, "norm": "gn-ws"}),
     "frn": (256, {"name": "resnet-frn", "depth": 20}),
 }
-FRICTION = ((0, False), (8, False), (16, False), (32, False), (16, True))
+FRICTION: dict[str, dict[str, Any]] = {
+    **{f"rank {rank}": {"noise_rank": rank} for rank in (0, 8, 16, 32)},
+    "rank 16, Kronecker": {"noise_rank": 16, "noise_kronecker": True},
+    "each example": {"noise_examples": True, "nonfinite": "ignore"},
+}
 
 
 def timed(step: Callable[[], None], sampler: atmc.ATMC) -> float:
@@ -64,26 +70,33 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     rows = []
-    for network, (rank, kronecker) in itertools.product(options.networks, FRICTION):
+    likelihood = atmc.likelihoods.Categorical()
+    for network, name in itertools.product(options.networks, FRICTION):
+        by_example = FRICTION[name].get("noise_examples", False)
+        if by_example and network == "wrn":  # 128 × 2.7 million numbers, and convolutions in 128 groups
+            continue
         batch, settings = NETWORKS[network]
         x = torch.randn(batch, 3, 32, 32, device="cuda").bfloat16().to(memory_format=torch.channels_last)
         y = torch.randint(10, (batch,), device="cuda")
         model = build(**settings).cuda()
         params = list(model.parameters())
-        friction: dict[str, Any] = {"noise_rank": rank, "noise_kronecker": kronecker}
-        sampler = atmc.ATMC(params, lr=1e-3, mass=1e6, friction=105.0, **friction)
+        sampler = atmc.ATMC(params, lr=1e-3, mass=1e6, friction=105.0, **FRICTION[name])
 
         def whole(model: torch.nn.Module = model, sampler: atmc.ATMC = sampler, x: Tensor = x, y: Tensor = y) -> None:
             for p in model.parameters():
                 p.grad = None
-            (F.cross_entropy(model(x).float(), y) * 45_000).backward()
+            if sampler.noise_examples:
+                leave(model, example_gradients(model, likelihood, x, y, 45_000 / len(x))[2])
+            else:
+                (F.cross_entropy(model(x).float(), y) * 45_000).backward()
             sampler.step()
 
-        row = {"network": network, "rank": rank, "kronecker": kronecker}
+        row = {"network": network, "friction": name}
         row |= {"whole_ms": timed(whole, sampler), "sampler_ms": timed(sampler.step, sampler)}
         rows.append(row)
-        said = f"{network} rank {rank:2d}{' Kronecker' if kronecker else ''}"
-        print(f"{said:22} whole step {row['whole_ms']:.3f} ms, sampler {row['sampler_ms']:.3f} ms", flush=True)
+        print(
+            f"{network} {name:20} whole step {row['whole_ms']:.3f} ms, sampler {row['sampler_ms']:.3f} ms", flush=True
+        )
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}

@@ -34,6 +34,14 @@ def fill_pages(blocks: Mapping[str, str], files: Sequence[Path]) -> list[Path]:
     return changed
 
 
+def friction(row: Mapping[str, object]) -> str:
+    """What balances the gradient noise in a row, besides thermostats."""
+    if row.get("noise_examples") or row["noise_rank"] == "examples":
+        return "each example"
+    rank = f"rank {row['noise_rank']}" if row["noise_rank"] else "–"
+    return f"{rank}, Kronecker" if row.get("noise_kronecker") else rank
+
+
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table."""
     lines = [head, ["---"] * len(head), *rows]

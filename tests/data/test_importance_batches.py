@@ -115,6 +115,23 @@ def test_where_few_examples_carry_the_gradient_the_noise_is_lower() -> None:
     assert noise[True] < noise[False] / 5
 
 
+@pytest.mark.parametrize("strata", [False, True])
+def test_without_strata_draws_are_independent(strata: bool) -> None:
+    """The variance of a batch's sum is then that of its parts, which is what `noise_examples` balances."""
+    batches = ImportanceBatches(known(), BATCH, strata=strata)
+    batches.scores.copy_(with_scores().scores)
+    values = known().labels.float() + torch.randn(53, generator=torch.Generator().manual_seed(2)) / 4
+    parts = []
+    for step in range(6000):
+        x, _ = batches.batch(step)
+        parts.append(right(batches, x) * values[numbers(x)])
+    found = torch.stack(parts).double()
+    mean = values.double().mean()
+    assert float((found.sum(1).mean() - mean) / found.sum(1).std()) * 6000**0.5 == pytest.approx(0.0, abs=MOST)
+    share = found.sum(1).var() / (BATCH * found.var())
+    assert share < 0.8 if strata else abs(share - 1) < 0.09  # of 6,000 sums: 0.018 is one standard error
+
+
 def test_every_batch_has_each_class_in_its_share() -> None:
     """Off by less than two, the strata at both ends of a class; independent draws are off by more."""
     batches, independent = ImportanceBatches(known(), BATCH), DeviceBatches(known(), BATCH, independent=True)

@@ -21,7 +21,9 @@ def by_example(tiny: Any, change: Any) -> Any:
     return change(tiny, sampler={"noise_examples": True}, schedule={"epochs": 6, "cycle_epochs": 2})
 
 
-def test_it_runs_and_resumes_bit_for_bit(by_example: Any, tmp_path: Any) -> None:
+@pytest.mark.parametrize("draw", ["auto", "importance"])
+def test_it_runs_and_resumes_bit_for_bit(by_example: Any, change: Any, tmp_path: Any, draw: str) -> None:
+    by_example = change(by_example, data={"draw": draw})
     whole = run(by_example, tmp_path / "whole", None, None)
     assert whole.status == "done"
     part = run(by_example, tmp_path / "part", 0.01, None)
@@ -46,10 +48,9 @@ def each_sample(own: RunDir) -> Any:
     ("settings", "words"),
     [
         ({"sampler": {"noise_rank": 4}}, "use sampler.noise_rank = 0 with it"),
-        ({"data": {"draw": "importance"}}, "draws them in strata"),
         ({"run": {"parallel": "data"}}, "needs all examples of a batch in one process"),
     ],
-    ids=["rank", "importance", "data-parallel"],
+    ids=["rank", "data-parallel"],
 )
 def test_what_it_does_not_go_together_with(
     by_example: Any, change: Any, tmp_path: Any, settings: Any, words: str

@@ -125,13 +125,15 @@ def check_example_gradients(device: str, dtype: torch.dtype, least: float, image
     model = build("resnet-frn", depth=8).to(device)
     x, y = torch.randn(images, 3, size, size, device=device), torch.arange(images, device=device) % 10
     likelihood = atmc.likelihoods.Categorical()
-    nll, fast = example_gradients(model, likelihood, x.to(dtype), y, 3.0)
+    weights = torch.linspace(1.0, 3.0, images, device=device)
+    nll, logits, fast = example_gradients(model, likelihood, x.to(dtype), y, weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frn_trunk, "enabled", False)
-        right, slow = example_gradients(model, likelihood, x, y, 3.0)
+        right, others, slow = example_gradients(model, likelihood, x, y, weights)
     assert fast.keys() == slow.keys() == dict(model.named_parameters()).keys()
     assert matrix_of(list(fast.values())) is not None
     assert off(nll, right) < least
+    assert off(logits, others) < least
     whole = [torch.cat([g[name].reshape(images, -1) for name in slow], 1) for g in (fast, slow)]
     assert off(*whole) < least
     assert off(whole[0].sum(0), whole[1].sum(0)) < least

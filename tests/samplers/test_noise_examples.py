@@ -174,6 +174,21 @@ def test_backward_each_leaves_the_same_gradient() -> None:
         torch.testing.assert_close(p.grad, g, rtol=1e-4, atol=1e-4)
 
 
+def test_backward_each_takes_weights() -> None:
+    """Of examples drawn by importance: the weighted sum of their nll is the mean."""
+    model, (x, y) = network(), batch()
+    potential = atmc.Potential(model, num_data=100, prior=atmc.priors.gaussian(0.5))
+    weights = torch.linspace(0.05, 0.3, BATCH)
+    nll = potential.backward_each(x, y, weights)
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    expected = potential.nll_of(model(x), y, weights)
+    assert float(nll) == pytest.approx(float(expected.detach()), rel=1e-5)
+    prior = potential.prior_set.log_prob(potential.parameters())
+    right = torch.autograd.grad(100 * expected - prior, list(model.parameters()))
+    for g, wanted in zip(found, right, strict=True):
+        torch.testing.assert_close(g, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_a_network_that_mixes_examples_is_named() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     potential = atmc.Potential(model, num_data=100, prior=atmc.priors.gaussian(1.0), validate=False)

@@ -43,6 +43,7 @@ def train_batches(
     workers: int = 2,
     independent: bool = False,
     importance: bool = False,
+    strata: bool = True,
     side: int | None = None,
     least: float = LEAST_AREA,
     corrupt: str = "refuse",
@@ -51,12 +52,13 @@ def train_batches(
 
     `OwnBatches` for one whose own transform draws at random. `independent`: every example of every batch is drawn from
     all data, instead of epochs that show each once. `importance`: drawn by importance, without augmentation
-    (`ImportanceBatches`). `side` and `least` are those of "resized-crop-flip". `corrupt`:
-    what becomes of an image that cannot be read, "refuse" or "skip", where images stream.
+    (`ImportanceBatches`), one example from each of equal `strata` or independently. `side` and `least` are those of
+    "resized-crop-flip". `corrupt`: what becomes of an image that cannot be read, "refuse" or "skip", where images
+    stream.
     """
     where = torch.device(device)
     if importance:
-        return _by_importance(data, batch_size, where, dtype, augment, seed, world)
+        return _by_importance(data, batch_size, where, dtype, augment, seed, world, strata)
     if isinstance(data, ImageData) and not isinstance(data, OwnData) and fits(data, where, pad):
         return DeviceBatches(
             data,
@@ -104,6 +106,7 @@ def _by_importance(
     augment: str,
     seed: int,
     world: int,
+    strata: bool,
 ) -> ImportanceBatches:
     """`ImportanceBatches`, or one line with the key where these data or processes cannot have them."""
     if augment != "none":
@@ -118,7 +121,7 @@ def _by_importance(
             f'data.draw = "importance" takes any example at any step, and {data.name} is read epoch by epoch: '
             'use data.draw = "auto"'
         )
-    return ImportanceBatches(data, batch_size, device, dtype, seed)
+    return ImportanceBatches(data, batch_size, device, dtype, seed, strata)
 
 
 def eval_batches(

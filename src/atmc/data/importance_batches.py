@@ -9,7 +9,7 @@ earlier steps alone, so this holds given the past, and the noise of different st
 1/(λb), however old a score is.
 
 A batch is stratified: draw k is where the cumulative p reaches (k + U_k)/b, U_k uniform, along the data sorted by
-class.
+class. Without `strata` draws are independent, as `noise_examples` needs them: where it reaches the U_k in their order.
 
 The host makes U as a pure function of (seed, epoch); everything else is on the device, where nothing is read back. An
 "epoch" is as many draws as there are examples. `batch(step)` depends on the seed, the step and the scores.
@@ -53,8 +53,10 @@ class ImportanceBatches(DeviceBatches):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
+        strata: bool = True,
     ) -> None:
         super().__init__(data, batch_size, device, dtype, seed=seed, kernel="plain")
+        self.strata = strata
         labels = data.labels
         classes = labels.ndim == 1 and not labels.is_floating_point() and not labels.is_complex()
         order = torch.argsort(labels, stable=True) if classes else torch.arange(len(data))
@@ -81,8 +83,8 @@ class ImportanceBatches(DeviceBatches):
         units = self._units()
         reached = units.cumsum(0)
         total = reached[-1]
-        target = ((self._lane + slots) / self.batch_size * total).long()
-        target = torch.minimum(target, total - 1)  # (b − 1 + U)/b may be rounded to 1
+        where = (self._lane + slots) / self.batch_size if self.strata else slots.sort().values
+        target = torch.minimum((where * total).long(), total - 1)  # (b − 1 + U)/b may be rounded to 1
         drawn = torch.searchsorted(reached, target, right=True)
         self.weights = (total / (units[drawn].double() * (self.batch_size * self.num_data))).float()
         self._drawn = drawn

@@ -72,6 +72,7 @@ def make_feed(
         workers=recipe.data.workers,
         independent=recipe.sampler.noise_rank > 0 or recipe.sampler.noise_examples,
         importance=recipe.data.draw == "importance",
+        strata=not recipe.sampler.noise_examples,
         side=recipe.data.crop_size,
         least=recipe.data.crop_area,
         corrupt=recipe.data.corrupt,

@@ -57,8 +57,8 @@ class BatchLoss:
         """Σ weights · nll, and the network's outputs, detached."""
         return self._run_weighted(x, y, weights)
 
-    def each(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """(nll of each example; `weight` times its gradients, by name), never compiled."""
+    def each(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """(nll of each example; outputs; the gradients of `weight` times the nll, by name), never compiled."""
         with nullcontext() if self.autocast is None else torch.autocast(x.device.type, self.autocast):
             return example_gradients(self.model, self.potential.likelihood, x, y, weight)
 

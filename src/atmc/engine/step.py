@@ -107,9 +107,10 @@ class Step:
             p.grad = None
         outputs = None
         if self.by_example:
-            each, gradients = self.loss.each(x, y, self._gain / len(x))
+            share = torch.full_like(self._gain, 1 / len(x)) if weights is None else weights
+            each, outputs, gradients = self.loss.each(x, y, self._gain * share)
             leave(self.model, gradients)
-            nll = each.mean()
+            nll, outputs = (each * share).sum(), None if weights is None else outputs
         else:
             nll, outputs = (self.loss(x, y), None) if weights is None else self.loss.weighted(x, y, weights)
             if self.exchange is not None:

@@ -106,8 +106,8 @@ class ResNetFRN(nn.Module):
         params = [p for part in parts for p in part.parameters_in_order()]
         return None if flat is None else (flat, params, shapes, strides)
 
-    def example_gradients(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """The loss of each image, and its gradients [images, ...] by name; None where `frn_trunk` does not apply."""
+    def example_gradients(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> dict[str, Tensor] | None:
+        """The gradients [images, ...] of each image's loss by name; None where `frn_trunk` does not apply."""
         x = activations(x)
         with torch.no_grad():
             given = self._trunk(x)
@@ -115,15 +115,12 @@ class ResNetFRN(nn.Module):
             return None
         found: dict[str, Tensor] = {}
         head: list[Tensor] = []
-        each = x.new_empty(0)
 
         def slope(y: Tensor) -> Tensor:
-            nonlocal each
             with torch.enable_grad():
                 pooled = y.detach().requires_grad_()
                 logits = linear(pooled.to(self.head.weight.dtype), self.head)
-                each = loss(logits)
-                own, of_logits = torch.autograd.grad(each.sum(), (pooled, logits))
+                own, of_logits = torch.autograd.grad(loss(logits).sum(), (pooled, logits))
             head.extend((of_logits[:, :, None] * pooled.detach()[:, None], of_logits))
             return own
 
@@ -137,7 +134,7 @@ class ResNetFRN(nn.Module):
         names: dict[Tensor, str] = {p: name for name, p in self.named_parameters()}
         found |= {names[part.conv.weight]: w for part, w in zip(self._parts(), weights, strict=True)}
         found |= {names[p]: g for p, g in zip(given[1], others, strict=True)}
-        return each.detach(), found
+        return found
 
 
 def resnet_frn(depth: int = 20, width: int = 16, classes: int = 10, in_channels: int = 3) -> ResNetFRN:

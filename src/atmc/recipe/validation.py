@@ -220,11 +220,6 @@ def _sampler(recipe: Recipe) -> Iterator[str]:
     sampler, plan = recipe.sampler, recipe.schedule
     if sampler.noise_examples and sampler.noise_rank:
         yield "sampler.noise_examples is friction for all of the noise: use sampler.noise_rank = 0 with it"
-    if sampler.noise_examples and recipe.data.draw == "importance":
-        yield (
-            'sampler.noise_examples takes examples as drawn independently, and data.draw = "importance" draws them in '
-            'strata: use data.draw = "auto"'
-        )
     if sampler.noise_examples and recipe.run.parallel == "data":
         yield (
             'sampler.noise_examples needs all examples of a batch in one process, and run.parallel = "data" gives each '

@@ -2,7 +2,7 @@
 
 Any network whose outputs for an example depend on that example alone goes through `torch.func`. A network may do it
 faster with a method `example_gradients(x, loss)`. It gets a function of its outputs that returns one number for each
-example, and returns that and its gradients [batch, ...] for each parameter by name, or None where it cannot.
+example, and returns the gradients [batch, ...] of these for each parameter by name, or None where it cannot.
 """
 
 from __future__ import annotations
@@ -23,27 +23,38 @@ Named = dict[str, Tensor]
 
 def example_gradients(
     model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, weight: float | Tensor
-) -> tuple[Tensor, Named]:
-    """(nll of each example; `weight` times its gradients [batch, ...], of the parameters that require one, by name)."""
+) -> tuple[Tensor, Tensor, Named]:
+    """(nll of each example; the network's outputs; gradients [batch, ...] of the parameters that require one, by name).
+
+    The gradients are those of `weight` times the nll; there may be one weight for each example.
+    """
     own: Any = getattr(model, "example_gradients", None)
-    if own is not None and (found := own(x, lambda outputs: likelihood.nll(outputs, y) * weight)) is not None:
-        each, grads = found
-        return each / weight, grads
+    weights = torch.as_tensor(weight, device=x.device).expand(len(x))
+    kept: list[Tensor] = []
+
+    def weighted(outputs: Tensor) -> Tensor:
+        each = likelihood.nll(outputs, y)
+        kept.extend((each.detach(), outputs.detach()))
+        return each * weights
+
+    if own is not None and (found := own(x, weighted)) is not None:
+        return kept[0], kept[1], found
     params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
-    def loss(params: Named, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        nll = likelihood.nll(functional_call(model, params, (x.unsqueeze(0),)), y.unsqueeze(0)).sum()
-        return nll * weight, nll.detach()
+    def loss(params: Named, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        outputs = functional_call(model, params, (x.unsqueeze(0),))
+        nll = likelihood.nll(outputs, y.unsqueeze(0)).sum()
+        return nll * weight, (nll.detach(), outputs.detach().squeeze(0))
 
     one: Callable[..., Any] = grad(loss, has_aux=True)
     try:
-        gradients, each = vmap(one, in_dims=(None, 0, 0))(params, x, y)
+        gradients, (each, outputs) = vmap(one, in_dims=(None, 0, 0, 0))(params, x, y, weights)
     except RuntimeError as error:
         raise InputError(
             f"the gradient of each example is not to be had from {type(model).__name__}: torch.func says "
             f"{str(error).splitlines()[0]}"
         ) from error
-    return each, gradients
+    return each, outputs, gradients
 
 
 def leave(model: nn.Module, gradients: Named) -> None:

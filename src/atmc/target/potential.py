@@ -132,8 +132,10 @@ class Potential:
         self.nll = mean.detach()
         return mean
 
-    def backward_each(self, x: Tensor, y: Tensor) -> Tensor:
+    def backward_each(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Leave ∇U in `p.grad`, and what each example adds to it in `p.grad_sample`; returns the mean nll.
+
+        With `weights`, for examples drawn by importance, their weighted sum is the mean.
 
         For samplers with `noise_examples`, in place of `potential(x, y).backward()`. The network must give each
         example an answer of its own (no batch statistics), and its code must be one that `torch.func` understands.
@@ -148,10 +150,11 @@ class Potential:
             self.likelihood.check_shapes(outputs, y)
             self.likelihood.check_values(outputs, y)
             self._checked = True
-        each, gradients = example_gradients(self.model, self.likelihood, x, y, self.data_weight / len(x))
+        share = torch.full((), 1 / len(x), device=x.device) if weights is None else weights
+        each, _, gradients = example_gradients(self.model, self.likelihood, x, y, self.data_weight * share)
         leave(self.model, gradients)
         self.add_prior_grad_()
-        self.nll = each.detach().mean()
+        self.nll = (each.detach() * share).sum()
         return self.nll
 
     def nll_of(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
