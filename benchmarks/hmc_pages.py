@@ -142,6 +142,24 @@ def small(corrected: bool = False) -> str:
     return markdown([*head, "largest λ", "T along noise"], table) if table else NOTHING
 
 
+def batches_of_64() -> str:
+    """Training losses on the small posterior with each kind of friction, for two step sizes."""
+    found = _small()
+    kinds = {
+        "thermostats alone": "batch64-{}",
+        "rank 16, Kronecker; by importance": "batch64-{}-kronecker16-importance",
+        "each example": "batch64-{}-examples",
+        "each example; by importance": "batch64-{}-examples-importance",
+        "all data in every step": "full-{}",
+    }
+    table = []
+    for name, pattern in kinds.items():
+        seeds = [found.get(pattern.format(h)) for h in ("0.002", "0.001")]
+        if any(seeds):
+            table.append([name, *(_scores(each)[0] if each else "–" for each in seeds)])
+    return markdown(["friction along noise", "h = 0.002", "h = 0.001"], table) if table else NOTHING
+
+
 def cycles() -> str:
     """Cycles on the small posterior, beside constant steps and the answer."""
     table = []
@@ -236,6 +254,7 @@ BLOCKS = {
     "hmc figure": figure_line,
     "hmc small": small,
     "hmc cycles": cycles,
+    "minibatches examples": batches_of_64,
     "minibatches small": lambda: small(corrected=True),
 }
 

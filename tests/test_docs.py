@@ -303,6 +303,38 @@ def test_what_is_said_of_cycles_on_the_small_posterior_is_in_its_table():
     assert "an NLL of {} and an ambiguity of {}, `atmc-follow` {} and {}.".format(*now) in said
 
 
+def test_what_is_said_of_friction_along_each_example_is_in_its_rows():
+    said = " ".join(text_of("docs/minibatches.md").split())
+    rows = results("minibatch/law.json")
+
+    def only(problem, **wanted):
+        keys = {"problem": problem, "sampler": "ATMC", **wanted}
+        (row,) = [row for row in rows if all(row.get(key) == value for key, value in keys.items())]
+        return row
+
+    digits = [
+        only("digits", batch=20, rate=0.05, noise_rank="examples"),
+        only("digits", batch=20, rate=0.05, noise_kronecker=True),
+        only("digits", batch=600),
+    ]
+    losses = [f"{row['training_loss'][0]:.3f}" for row in digits]
+    words = "is {} at batches of 20 and rate 0.05, where rank 16 with Kronecker factors has {} and all data {};"
+    assert words.format(*losses) in said
+    truth, error = digits[2]["training_loss"]
+    for batch, rate in ((20, 0.0125), (100, 0.05)):
+        found, own = only("digits", batch=batch, rate=rate, noise_rank="examples")["training_loss"]
+        assert abs(found - truth) < 2.5 * (error**2 + own**2) ** 0.5, "weaker noise"
+
+    def stiffest(problem, rank, step=1.0):
+        return "{:.2f} ± {:.2f}".format(*only(problem, noise_rank=rank, step=step)["stiffest_variance"])
+
+    assert f"is {stiffest('logistic', 'examples')}, with rank 16 {stiffest('logistic', 16)}." in said
+    deviation = only("linear", noise_rank="examples", step=1.0)["sd_ratio"][1]
+    assert f"it is {stiffest('linear', 'examples')}, and standard deviations are {deviation:.2f} of the" in said
+    halves = [stiffest(problem, "examples", 0.5) for problem in ("logistic", "linear")]
+    assert "At half the steps it is {} and {}.".format(*halves) in said
+
+
 def test_what_corrections_of_gradient_noise_do_on_the_hmc_benchmark_is_in_its_rows():
     said = " ".join(text_of("docs/hmc.md").split())
     plain, corrected = {}, {}
