@@ -99,6 +99,7 @@ def test_batches_may_differ_in_size() -> None:
     sampler, params = made()
     give(params, 0)
     sampler.step()
+    give(params, 1)
     for p in params[:-1]:
         p.grad_sample = p.grad_sample[:3]  # type: ignore[attr-defined]
     sampler.step()
@@ -111,6 +112,7 @@ def test_kick_excess_says_how_many_kicks_are_too_large() -> None:
     give(params, 0)
     sampler.step()
     assert 0.0 <= float(sampler.kick_excess()) <= 1.0
+    give(params, 1)
     for p in params[:-1]:
         p.grad_sample *= 1e-6  # type: ignore[attr-defined]
     sampler.step()
@@ -126,7 +128,9 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="noise_examples is for samplers with momentum, not for SGLD"):
         atmc.SGLD([p], lr=1e-3, noise_examples=True)
     sampler = atmc.ATMC([p], lr=1e-3, noise_examples=True)
-    p.grad = torch.ones(3)
+    p.grad, p.grad_sample = torch.ones(3), torch.zeros(4, 3)  # type: ignore[attr-defined]
+    sampler.step()
+    p.data.zero_()  # what was left for one step does not serve the next
     with pytest.raises(ValueError, match=r"in p.grad_sample: call potential.backward_each\(x, y\) in place of"):
         sampler.step()
     p.grad_sample = torch.ones(1, 3)  # type: ignore[attr-defined]
@@ -223,7 +227,6 @@ def test_views_of_one_matrix_are_taken_in_at_once() -> None:
             begin += size
         assert (matrix_of([p.grad_sample for p in params]) is not None) == together  # type: ignore[attr-defined]
         sampler.step()
-        sampler.step()
         found.append([p.detach().clone() for p in params])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
@@ -249,13 +252,17 @@ def test_on_a_gpu_it_is_the_same_also_captured() -> None:
         settings = {"lr": 0.05, "mass": 2.0, "friction": 2.0, "momentum_init": "law", "noise_examples": True}
         return atmc.ATMC(params, nonfinite="ignore", **{**settings, **options}), params
 
+    places: dict[Tensor, Tensor] = {}
+
     def take(params: list[Tensor], step: int) -> None:
+        """Into the memory that a recorded step reads."""
         give(expected, step)
         for p, q in zip(params[:-1], expected, strict=False):
             given = q.grad_sample.cuda()  # type: ignore[attr-defined]
-            if p.grad is None:
-                p.grad_sample, p.grad = given, torch.empty_like(p)  # type: ignore[attr-defined]
-            p.grad_sample.copy_(given)  # type: ignore[attr-defined]
+            if p not in places:
+                places[p], p.grad = given.clone(), torch.empty_like(p)
+            assert p.grad is not None
+            p.grad_sample = places[p].copy_(given)  # type: ignore[attr-defined]
             p.grad.copy_(given.sum(0) + p.detach())
 
     eager, params = on_gpu()
@@ -272,6 +279,8 @@ def test_on_a_gpu_it_is_the_same_also_captured() -> None:
     with torch.cuda.stream(stream):
         stream.wait_stream(torch.cuda.default_stream())
         captured.step()
+    torch.cuda.synchronize()
+    take(moved, 0)
     torch.cuda.synchronize()
     with torch.cuda.graph(graph, stream=stream):
         captured.step()

@@ -99,6 +99,8 @@ class Step:
     def gradient_on(self, x: Tensor, y: Tensor, weights: Tensor | None) -> list[Tensor]:
         """The gradient on a batch of any origin, left in `p.grad` too."""
         self._backward(x, y, weights)
+        for p in self.params if self.by_example else ():
+            p.grad_sample = None  # type: ignore[attr-defined]
         return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.params]
 
     def _backward(self, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -70,7 +70,10 @@ def _inverse(gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gather(shard: Shard) -> Tensor:
-    """What the examples add to the gradient, `p.grad_sample` of all parameters, as a matrix [examples, flat]."""
+    """What the examples add to the gradient, `p.grad_sample` of all parameters, as a matrix [examples, flat].
+
+    They are then taken away: those of one step must not serve the next, whose gradient may come from elsewhere.
+    """
     given = [getattr(p, "grad_sample", None) for p in shard.params]
     counts = {len(g) for g in given if isinstance(g, Tensor) and g.ndim}
     for name, p, g in zip(shard.names, shard.params, given, strict=True):
@@ -91,6 +94,8 @@ def gather(shard: Shard) -> Tensor:
     if kept is None or len(kept) != count:
         kept = shard.scratch["noise examples"] = torch.zeros(count, shard.total, device=shard.device, dtype=shard.dtype)
     whole = [g for g in given if g is not None]
+    for p in shard.params:
+        p.grad_sample = None  # type: ignore[attr-defined]
     matrix = matrix_of(whole) if len(whole) == len(given) and whole[0].dtype == shard.dtype else None
     if matrix is not None:
         columns, gaps = _places(shard, matrix, whole)

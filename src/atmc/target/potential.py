@@ -135,7 +135,8 @@ class Potential:
     def backward_each(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Leave ∇U in `p.grad`, and what each example adds to it in `p.grad_sample`; returns the mean nll.
 
-        With `weights`, for examples drawn by importance, their weighted sum is the mean.
+        With `weights`, for examples drawn by importance, their weighted sum is the mean. The sampler's step takes
+        `p.grad_sample` away again.
 
         For samplers with `noise_examples`, in place of `potential(x, y).backward()`. The network must give each
         example an answer of its own (no batch statistics), and its code must be one that `torch.func` understands.
