@@ -26,7 +26,7 @@ from torch import Tensor
 import atmc
 from atmc.nn import build
 from atmc.samplers import noise_friction, noise_rows
-from atmc.target.example_gradients import example_gradients, leave
+from atmc.target.example_gradients import example_gradients, store_gradients
 
 NETWORKS: dict[str, tuple[int, dict[str, Any]]] = {
     "wrn": (128, {"name": "wide-resnet", "depth": 16, "width": 4, "norm": "gn-ws"}),
@@ -86,13 +86,13 @@ def main() -> None:
             for p in model.parameters():
                 p.grad = None
             if sampler.noise_examples:
-                leave(model, example_gradients(model, likelihood, x, y, 45_000 / len(x))[2])
+                store_gradients(model, example_gradients(model, likelihood, x, y, 45_000 / len(x))[2])
             else:
                 (F.cross_entropy(model(x).float(), y) * 45_000).backward()
             sampler.step()
 
         if by_example:
-            leave(model, example_gradients(model, likelihood, x, y, 45_000 / len(x))[2])
+            store_gradients(model, example_gradients(model, likelihood, x, y, 45_000 / len(x))[2])
         parts = [getattr(p, "grad_sample", None) for p in params]
 
         def alone(params: list[Any] = params, parts: list[Any] = parts, sampler: atmc.ATMC = sampler) -> None:

@@ -320,6 +320,12 @@ def test_what_is_said_of_friction_along_each_example_is_in_its_rows():
     losses = [f"{row['training_loss'][0]:.3f}" for row in digits]
     words = "is {} at batches of 20 and rate 0.05, where rank 16 with Kronecker factors has {} and all data {};"
     assert words.format(*losses) in said
+    small = [row for row in results("hmc/small.json") if row.get("noise_examples") and row["batch"] == 64]
+    share = {
+        (row["step_size"], row["importance"]): round(100 * row["kick_excess"]) for row in small if row["seed"] == 0
+    }
+    words = "it is {} % at h = 0.002, with importance {} %, and {} % at h = 0.001."
+    assert words.format(share[0.002, False], share[0.002, True], share[0.001, False]) in said
     truth, error = digits[2]["training_loss"]
     for batch, rate in ((20, 0.0125), (100, 0.05)):
         found, own = only("digits", batch=batch, rate=rate, noise_rank="examples")["training_loss"]

@@ -48,9 +48,10 @@ def each_sample(own: RunDir) -> Any:
     ("settings", "words"),
     [
         ({"sampler": {"noise_rank": 4}}, "use sampler.noise_rank = 0 with it"),
+        ({"data": {"batch_size": 90}}, "takes all 90 examples: leave it out"),
         ({"run": {"parallel": "data"}}, "needs all examples of a batch in one process"),
     ],
-    ids=["rank", "data-parallel"],
+    ids=["rank", "all data", "data-parallel"],
 )
 def test_what_it_does_not_go_together_with(
     by_example: Any, change: Any, tmp_path: Any, settings: Any, words: str

@@ -200,9 +200,35 @@ def test_a_network_that_mixes_examples_is_named() -> None:
         potential.backward_each(*batch())
 
 
-def test_two_lines_of_a_loop() -> None:
+def test_a_batch_of_all_data_is_warned_of() -> None:
+    """It has no noise, and the friction would come from the spread of the examples all the same."""
     model, (x, y) = network(), batch()
     potential = atmc.Potential(model, num_data=BATCH, prior=atmc.priors.gaussian(1.0))
+    with pytest.warns(UserWarning, match="a batch of all the data has no noise"):
+        potential.backward_each(x, y)
+
+
+def test_a_skipped_step_leaves_no_gradients_of_examples() -> None:
+    sampler, params = made(nonfinite="skip")
+    give(params, 0)
+    params[0].grad[0, 0] = float("nan")  # type: ignore[index]
+    sampler.step()
+    assert all(getattr(p, "grad_sample", None) is None for p in params)
+
+
+def test_shapes_are_checked_as_potential_checks_them() -> None:
+    model, (x, _) = network(), batch()
+    for validate in (True, False):
+        potential = atmc.Potential(
+            model, 100, atmc.priors.gaussian(1.0), atmc.likelihoods.Gaussian(1.0), validate=validate
+        )
+        with pytest.raises(atmc.InputError):
+            potential.backward_each(x, torch.zeros(BATCH, 1))
+
+
+def test_two_lines_of_a_loop() -> None:
+    model, (x, y) = network(), batch()
+    potential = atmc.Potential(model, num_data=50, prior=atmc.priors.gaussian(1.0))
     sampler = atmc.ATMC(model.parameters(), lr=0.01, friction=10.0, noise_examples=True)
     before = float(potential(x, y).detach())
     for _ in range(60):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 
@@ -25,8 +24,3 @@ def matrix_of(views: Sequence[Tensor]) -> Tensor | None:
 def columns_of(view: Tensor, columns: Tensor) -> Tensor:
     """What a vector of one number for each column has for the elements of a view's rows, as a view of it."""
     return columns.as_strided(view.shape[1:], view.stride()[1:], columns.storage_offset() + view.storage_offset())
-
-
-def numbers(matrix: Tensor) -> Tensor:
-    """The number of every column."""
-    return torch.arange(matrix.shape[1], device=matrix.device)

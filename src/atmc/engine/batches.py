@@ -60,6 +60,11 @@ def make_feed(
     Other chains take `with_seed` of them, so that data on the device are held once.
     """
     _check_augment(recipe.data.augment, data.train)
+    if recipe.sampler.noise_examples and recipe.data.augment == "none" and recipe.data.batch_size >= len(data.train):
+        raise InputError(
+            f"sampler.noise_examples is friction for the noise of mini-batches, and data.batch_size = "
+            f"{recipe.data.batch_size} takes all {len(data.train)} examples: leave it out"
+        )
     return train_batches(
         data.train,
         recipe.data.batch_size,

@@ -17,7 +17,7 @@ from atmc.engine.gradient_exchange import GradientExchange
 from atmc.engine.processes import World
 from atmc.samplers import Sampler
 from atmc.target import Potential
-from atmc.target.example_gradients import leave
+from atmc.target.example_gradients import store_gradients
 
 
 class Feed(Protocol):
@@ -78,7 +78,7 @@ class Step:
         self.clock.look_up()
         step = self.clock.step
         x, y = self.feed.batch(step)
-        nll, outputs = self._backward(x, y, self.feed.weights)
+        nll, outputs = self._backward(x, y, self.feed.weights, self.by_example)
         if outputs is not None:
             self.feed.note(self.likelihood.sizes(outputs, y))
         self.optimizer.step()
@@ -98,20 +98,18 @@ class Step:
 
     def gradient_on(self, x: Tensor, y: Tensor, weights: Tensor | None) -> list[Tensor]:
         """The gradient on a batch of any origin, left in `p.grad` too."""
-        self._backward(x, y, weights)
-        for p in self.params if self.by_example else ():
-            p.grad_sample = None  # type: ignore[attr-defined]
+        self._backward(x, y, weights, by_example=False)
         return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.params]
 
-    def _backward(self, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _backward(self, x: Tensor, y: Tensor, weights: Tensor | None, by_example: bool) -> tuple[Tensor, Tensor | None]:
         """Fresh gradients of U (or U/N) in `p.grad`; returns the mean nll and, where there are weights, the outputs."""
         for p in self.params:
             p.grad = None
         outputs = None
-        if self.by_example:
+        if by_example:
             share = torch.full_like(self._gain, 1 / len(x)) if weights is None else weights
             each, outputs, gradients = self.loss.each(x, y, self._gain * share)
-            leave(self.model, gradients)
+            store_gradients(self.model, gradients)
             nll, outputs = (each * share).sum(), None if weights is None else outputs
         else:
             nll, outputs = (self.loss(x, y), None) if weights is None else self.loss.weighted(x, y, weights)

@@ -59,13 +59,14 @@ class ATMC(KineticSampler):
             Adds k + 17 numbers per parameter, and no gradient. 0 (default): thermostats alone.
         noise_kronecker: friction for the rest of the noise too, with a model of full rank for each tensor
             (`noise_kronecker.py`). Adds k + 1 numbers per parameter, and matrices of the size of each tensor's sides.
-        noise_examples: friction for all of the noise, along the gradient of each example of the step's own batch, which
-            is exact where no estimate of the noise can follow (`noise_examples.py`). Each step wants
-            `p.grad_sample`, which `potential.backward_each(x, y)` leaves; examples are to be drawn independently. Takes
-            batch × parameters numbers. In place of `noise_rank`; `kick_excess()` says whether steps are small enough.
+        noise_examples: friction for all of the noise, along the gradient of each example of the step's own batch: no
+            estimate that lags behind (`noise_examples.py`). Each step wants `p.grad_sample`, which
+            `potential.backward_each(x, y)` leaves; examples are to be drawn independently, and a batch of all data has
+            no noise to balance. Takes twice batch × parameters numbers. In place of `noise_rank`; `kick_excess()` says
+            whether steps are small enough.
         nonfinite: what a NaN or infinite gradient does. "raise" stops before anything has moved (default on a CPU; on
             CUDA it synchronises). "skip" leaves the step out on the device without synchronising and lets
-            `sampler.check()` tell (default on CUDA). "ignore" does not look.
+            `sampler.check()` tell (default on CUDA, where `noise_examples` has "ignore"). "ignore" does not look.
 
     `state[p]["momentum"]` and `["thermostat"]` are views of flat buffers; assigned tensors are copied in.
 

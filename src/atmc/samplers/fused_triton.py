@@ -269,7 +269,7 @@ def noise(sampler: Sampler, shard: Shard) -> list[Tensor]:
     _upload(sampler, shard, plan, [None] * len(shard.params))
     out = []
     for draw in range(2 if sampler.strang else 1):
-        flat = torch.empty(shard.total, dtype=shard.dtype, device=shard.device)
+        flat = torch.zeros(shard.total, dtype=shard.dtype, device=shard.device)  # also between parameters
         kernels.noise_kernel[(plan.count,)](
             plan.chunks, plan.table, flat, shard.step, sampler._key, shard.number, draw, BLOCK=BLOCK
         )

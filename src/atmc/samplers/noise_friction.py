@@ -90,7 +90,7 @@ def midpoint(sampler: Any, shard: Shard, flat: Tensor) -> Midpoint:
     return Midpoint((p * r + plain * slowing(plain, inverse_scale)) / mass, half, own.kick)
 
 
-def put(flat: Tensor, step: Midpoint, taken: Tensor) -> None:
+def write_gradient(flat: Tensor, step: Midpoint, taken: Tensor) -> None:
     """Make of the gradient one with which the backend's own step takes this off the momentum."""
     flat.mul_(step.half).add_(taken).div_(step.kick)
 
@@ -100,8 +100,9 @@ def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: boo
     flat = buffer(shard, "noise gradient")
     rows = rows_of(shard, sampler.noise_rank)
     factor, fresh, last = rows[: sampler.noise_rank], rows[sampler.noise_rank : -1], rows[-1]
+    prepare_readings(shard, grads)
     if measure:
-        take_readings(sampler, shard, grads, flat)
+        take_readings(sampler, shard, flat)
     step = midpoint(sampler, shard, flat)
     strength, drag = strengths(shard.groups[0])
     if sampler._kronecker is None:
@@ -114,7 +115,7 @@ def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: boo
     new = torch.where(shard.step > 0, difference, torch.zeros_like(difference))  # the first step has none
     fresh.index_copy_(0, torch.remainder(shard.step, EVERY).reshape(1), new[None])
     last.copy_(flat)
-    put(flat, step, taken)
+    write_gradient(flat, step, taken)
 
 
 def update(sampler: Any, steps: int) -> None:
@@ -167,7 +168,15 @@ def _coefficients(sampler: Any, shard: Shard) -> tuple[Any, Any]:
     return found
 
 
-def take_readings(sampler: Any, shard: Shard, grads: list[Tensor | None], flat: Tensor) -> None:
+def prepare_readings(shard: Shard, grads: list[Tensor | None]) -> None:
+    """Lengths and gaps that readings need, from the host: before a step that measures is recorded."""
+    if "noise lengths" not in shard.scratch:
+        lengths = torch.tensor([*shard.offsets, shard.total], device="cpu").diff()
+        absent = torch.tensor([0.0 if grad is not None else math.nan for grad in grads], dtype=torch.float64)
+        shard.scratch["noise lengths"] = lengths.to(shard.device), absent.to(shard.device)
+
+
+def take_readings(sampler: Any, shard: Shard, flat: Tensor) -> None:
     """The sums that the backends would take, from the gradient as it is before the friction is put into it."""
     group, mass = shard.groups[0], mass_of(shard)
     inverse_scale = inverse_momentum_scale(mass, group["speed_limit"])
@@ -176,10 +185,6 @@ def take_readings(sampler: Any, shard: Shard, grads: list[Tensor | None], flat: 
     shard.scratch["own readings"] = True
     weights = buffer(shard, "noise weights")
     torch._foreach_copy_(like_params(shard, weights), [p.detach() for p in shard.params])
-    if "noise lengths" not in shard.scratch:
-        lengths = torch.tensor([*shard.offsets, shard.total], device="cpu").diff()
-        absent = torch.tensor([0.0 if grad is not None else math.nan for grad in grads], dtype=torch.float64)
-        shard.scratch["noise lengths"] = lengths.to(shard.device), absent.to(shard.device)
     lengths, absent = shard.scratch["noise lengths"]
     for column, values in enumerate((virial, weights * flat)):
         sums = torch.segment_reduce(values.double(), "sum", lengths=lengths, unsafe=True)

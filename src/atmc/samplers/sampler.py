@@ -304,6 +304,8 @@ class Sampler(Optimizer):
                 raise RuntimeError(f"the gradient of parameter {bad} is not finite; the step was not taken")
             if bad is not None:
                 self._skipped = self._skipped or f"{bad} was not finite at call {self._calls} of step()"
+                for p in shard.params if self.noise_examples else ():
+                    p.grad_sample = None  # type: ignore[attr-defined]
                 self._calls += 1
                 return loss
         # A graph of PyTorch operations cannot choose later whether to measure; the kernels can.
@@ -326,6 +328,8 @@ class Sampler(Optimizer):
     def _policy(self, shard: Shard) -> str:
         if self.nonfinite is not None:
             return self.nonfinite
+        if self.noise_examples and shard.device.type != "cpu":
+            return "ignore"  # its step on CUDA is made of PyTorch's operations, which would wait for the host
         return "raise" if shard.device.type == "cpu" else "skip"
 
     def _choose_backend(self, shard: Shard) -> backends.Backend:
@@ -427,11 +431,11 @@ class Sampler(Optimizer):
         return torch.full((), float("nan"), device=self._shards[0].device, dtype=torch.float64)
 
     def kick_excess(self) -> Tensor:
-        """With `noise_examples`: the share of the last step's examples whose kick friction cannot balance.
+        """With `noise_examples`: the share of the last step's examples that friction cannot balance.
 
-        Such a kick is larger than the thermal momentum √(m T), and heats the chain. A 0-dim tensor on the device,
-        without synchronisation; NaN before the first step and without `noise_examples`. Where the share is above a
-        percent or so, take smaller steps or larger batches: a kick is in proportion to lr/batch.
+        Such an example alone changes the momentum by more than the thermal momentum √(m T) (its kick), and heats the
+        chain. A 0-dim tensor on the device, without synchronisation; NaN before the first step and without
+        `noise_examples`. Above 2 % take smaller steps or larger batches: a kick is in proportion to lr/batch.
         """
         shard = self._shards[0]
         found: Tensor = shard.scratch.get("kick excess", torch.full((), float("nan"), device=shard.device))

@@ -43,12 +43,16 @@ def example_gradients(
 
     def loss(params: Named, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         outputs = functional_call(model, params, (x.unsqueeze(0),))
+        if not isinstance(outputs, Tensor):
+            raise InputError(f"the model must return one tensor, not {type(outputs).__name__}")
         nll = likelihood.nll(outputs, y.unsqueeze(0)).sum()
         return nll * weight, (nll.detach(), outputs.detach().squeeze(0))
 
     one: Callable[..., Any] = grad(loss, has_aux=True)
     try:
         gradients, (each, outputs) = vmap(one, in_dims=(None, 0, 0, 0))(params, x, y, weights)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         raise InputError(
             f"the gradient of each example is not to be had from {type(model).__name__}: torch.func says "
@@ -57,7 +61,7 @@ def example_gradients(
     return each, outputs, gradients
 
 
-def leave(model: nn.Module, gradients: Named) -> None:
+def store_gradients(model: nn.Module, gradients: Named) -> None:
     """Put the gradients of examples into `grad_sample`, and their sums into `grad`."""
     matrix = matrix_of(list(gradients.values()))
     totals = None if matrix is None else matrix.sum(0)

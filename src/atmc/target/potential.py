@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from atmc.common.errors import InputError
-from atmc.target.example_gradients import example_gradients, leave
+from atmc.target.example_gradients import example_gradients, store_gradients
 from atmc.target.likelihoods import Categorical, Likelihood, is_law, own_likelihood
 from atmc.target.priors import Flat, Prior, PriorRule, PriorSet, on
 from atmc.target.priors.rules import owners
@@ -143,17 +143,30 @@ class Potential:
         """
         self._look()
         self._check_batch(x, y)
-        if self._should_read(x):
+        if len(x) == self.num_data and weights is None:
+            warnings.warn(
+                "backward_each: a batch of all the data has no noise, and noise_examples would cool the chain below T; "
+                "use potential(x, y).backward() without it, unless examples were drawn with replacement",
+                stacklevel=2,
+            )
+        read = self._should_read(x)
+        if read:
             self._check_parameters()
             _check_finite(x)
+        if not self._checked:  # before torch.func, whose errors would hide these
             with torch.no_grad():
-                outputs = self.model(x)
-            self.likelihood.check_shapes(outputs, y)
-            self.likelihood.check_values(outputs, y)
+                first = self.model(x)
+            if isinstance(first, Tensor):
+                self.likelihood.check_shapes(first, y)
+                if read:
+                    self.likelihood.check_values(first, y)
             self._checked = True
-        share = torch.full((), 1 / len(x), device=x.device) if weights is None else weights
-        each, _, gradients = example_gradients(self.model, self.likelihood, x, y, self.data_weight * share)
-        leave(self.model, gradients)
+        share: float | Tensor = 1 / len(x) if weights is None else weights
+        each, outputs, gradients = example_gradients(self.model, self.likelihood, x, y, self.data_weight * share)
+        self.likelihood.check_shapes(outputs, y)
+        if read:
+            self.likelihood.check_values(outputs, y)
+        store_gradients(self.model, gradients)
         self.add_prior_grad_()
         self.nll = (each.detach() * share).sum()
         return self.nll

@@ -35,7 +35,7 @@ def weight_kernel(  # type: ignore[no-untyped-def]
         at = image * (H * W * O) + pixel[:, None] * O + channel[None, :]
         slope = tl.load(dc + at, mask=(pixel < H * W)[:, None] & (image < images), other=0.0)
         total = tl.dot(tl.trans(tile), slope, total)
-    at = number * columns + channel[None, :] * (TAPS * C) + (down * WIDE * C + place)[:, None]
+    at = number.to(tl.int64) * columns + channel[None, :] * (TAPS * C) + (down * WIDE * C + place)[:, None]
     tl.store(partial + at, total, mask=(place < WIDE * C)[:, None])
 
 
