@@ -320,7 +320,14 @@ def test_what_is_said_of_friction_along_each_example_is_in_its_rows():
     losses = [f"{row['training_loss'][0]:.3f}" for row in digits]
     words = "is {} at batches of 20 and rate 0.05, where rank 16 with Kronecker factors has {} and all data {};"
     assert words.format(*losses) in said
-    small = [row for row in results("hmc/small.json") if row.get("noise_examples") and row["batch"] == 64]
+    chains = results("hmc/small.json")
+    names = ["batch64-0.002-examples", "batch64-0.002-kronecker16-importance", "full-0.002"]
+    groups = [[row for row in chains if row["row"] == name] for name in names]
+    nll = [f"{sum(row['nll'] for row in rows) / len(rows):.3f}" for rows in groups]
+    assert "an NLL of {}, with Kronecker factors and importance {}, with all data {};".format(*nll) in said
+    heat = [f"{sum(row['noise_temperature'] for row in rows) / len(rows):.1f}" for rows in groups[:2]]
+    assert "T along the noise is {} there, and {} with Kronecker factors.".format(*heat) in said
+    small = [row for row in chains if row.get("noise_examples") and row["batch"] == 64]
     share = {
         (row["step_size"], row["importance"]): round(100 * row["kick_excess"]) for row in small if row["seed"] == 0
     }
