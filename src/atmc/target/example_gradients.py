@@ -29,7 +29,10 @@ def example_gradients(
     The gradients are those of `weight` times the nll; there may be one weight for each example.
     """
     own: Any = getattr(model, "example_gradients", None)
-    weights = torch.as_tensor(weight, device=x.device).expand(len(x))
+    wide = torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else torch.float32
+    if not isinstance(weight, Tensor):  # filled in on the device, also where a step is recorded
+        weight = torch.full((), weight, dtype=wide, device=x.device)
+    weights = weight.expand(len(x))
     kept: list[Tensor] = []
 
     def weighted(outputs: Tensor) -> Tensor:
