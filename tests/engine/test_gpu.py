@@ -14,6 +14,7 @@ from atmc.engine.run_data import load_data
 from atmc.engine.runner import run
 from atmc.engine.schedule import make_schedule
 from atmc.recipe.build import build_model
+from atmc.samplers import Sampler
 from atmc.storage.run_directory import RunDir
 
 pytestmark = [
@@ -55,6 +56,39 @@ def test_the_recorded_step_is_the_step(small: Any) -> None:
     torch.cuda.synchronize()
     for (name, a), b in zip(recorded.model.state_dict().items(), eager.model.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("kernels", [False, True], ids=["torch.func", "kernels of ResNet-FRN"])
+def test_the_recorded_step_with_noise_examples_is_the_step(tiny: Any, change: Any, kernels: bool) -> None:
+    """Recorded where no step before has taken readings, as after most resumes."""
+    settings = {"noise_examples": True, "momentum_init": "law"}
+    recipe = change(tiny, sampler=settings, run={"device": "cuda", "deterministic": True})
+    if kernels:
+        recipe = change(
+            recipe,
+            data={"name": "synthetic:3x16x16?classes=4&train=512&test=128", "batch_size": 64},
+            model={"name": "resnet-frn", "depth": 8, "width": 16, "options": {}},
+            sampler={"lr": 1e-3},
+            run={"precision": "bf16"},
+        )
+    recorded, eager = chain_of(recipe), chain_of(recipe)
+    for chain in (recorded, eager):
+        assert isinstance(chain.optimizer, Sampler)
+        chain.optimizer._calls = 11
+    recorded.ready()
+    assert type(recorded._run).__name__ == "GraphStep"
+    while recorded.done < 24:
+        recorded.advance(7)
+    assert recorded.finish() is None
+    for step in range(24):
+        eager.feed.ensure(step)
+        eager._step()
+    torch.cuda.synchronize()
+    for (name, a), b in zip(recorded.model.state_dict().items(), eager.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3, msg=name)
+    for found in (recorded, eager):
+        assert float(found.optimizer.kick_excess()) <= 1.0  # type: ignore[union-attr]
+        assert float(found.optimizer.kinetic_temperature()) == pytest.approx(1.0, abs=0.5)  # type: ignore[union-attr]
 
 
 def test_warming_up_and_recording_move_nothing(small: Any) -> None:

@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from atmc.common.errors import InputError
-from atmc.engine.batches import make_feed
-from atmc.engine.chain import Chain
-from atmc.engine.processes import World
-from atmc.engine.run_data import load_data
 from atmc.engine.runner import run
-from atmc.engine.schedule import make_schedule
-from atmc.recipe.build import build_model
 from atmc.storage.run_directory import RunDir
 
 
@@ -58,43 +52,3 @@ def test_what_it_does_not_go_together_with(
 ) -> None:
     with pytest.raises(InputError, match=words):
         run(change(by_example, **settings), tmp_path / "run", None, None)
-
-
-def chain_of(recipe: Any) -> Chain:
-    place, world = torch.device("cuda"), World()
-    data = load_data(recipe)
-    model = build_model(recipe, data.train.shape, data.classes)
-    feed = make_feed(recipe, data, model, place, world, 5)
-    chain = Chain(0, recipe, make_schedule(recipe, len(data.train)), data, model, feed, place, world)
-    chain.start()
-    return chain
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("kernels", [False, True], ids=["torch.func", "kernels of ResNet-FRN"])
-def test_the_recorded_step_is_the_step(by_example: Any, change: Any, kernels: bool) -> None:
-    recipe = change(by_example, sampler={"momentum_init": "law"}, run={"device": "cuda", "deterministic": True})
-    if kernels:
-        recipe = change(
-            recipe,
-            data={"name": "synthetic:3x16x16?classes=4&train=512&test=128", "batch_size": 64},
-            model={"name": "resnet-frn", "depth": 8, "width": 16, "options": {}},
-            sampler={"lr": 1e-3},
-            run={"precision": "bf16"},
-        )
-    recorded, eager = chain_of(recipe), chain_of(recipe)
-    recorded.ready()
-    assert type(recorded._run).__name__ == "GraphStep"
-    while recorded.done < 24:
-        recorded.advance(7)
-    assert recorded.finish() is None
-    for step in range(24):
-        eager.feed.ensure(step)
-        eager._step()
-    torch.cuda.synchronize()
-    for (name, a), b in zip(recorded.model.state_dict().items(), eager.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3, msg=name)
-    for found in (recorded, eager):
-        assert float(found.optimizer.kick_excess()) <= 1.0  # type: ignore[union-attr]
-        assert float(found.optimizer.kinetic_temperature()) == pytest.approx(1.0, abs=0.5)  # type: ignore[union-attr]
