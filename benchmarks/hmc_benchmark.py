@@ -104,6 +104,11 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-constant-small-examples": ("atmc-constant", {**SMALL, **EXAMPLES}),
     "atmc-constant-small-examples-importance": ("atmc-constant", {**SMALL, **EXAMPLES, **IMPORTANCE}),
     "atmc-constant-smaller-examples": ("atmc-constant", {**SMALL, "sampler.lr": 0.0001, **EXAMPLES}),
+    "atmc-constant-larger-examples": ("atmc-constant", {**SMALL, "sampler.lr": 0.0004, **EXAMPLES}),
+    "atmc-constant-larger-kronecker16-importance": (
+        "atmc-constant",
+        {**SMALL, "sampler.lr": 0.0004, **KRONECKER, **IMPORTANCE},
+    ),
     "atmc-constant-cool": ("atmc-constant", COOL),
     "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
     # From SGD's solution, where gradient noise is small: a chain in equilibrium forgets from which side it came.

@@ -9,9 +9,11 @@ import sys
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import atmc
 from atmc.samplers import fused_native
+from atmc.samplers.tensor_list import TensorList, clamp_min
 
 BACKENDS = ("single", "foreach", "fused")
 
@@ -49,6 +51,29 @@ def test_readings_agree_between_bodies(make, kit):
         assert all(math.isnan(k) for k in kinetic)
     else:
         assert kinetic == pytest.approx([kinetic[0]] * 3, rel=1e-5)
+
+
+def test_a_number_on_a_device_is_not_read_back():
+    """A recorded step must not wait for the device, and foreach functions of PyTorch do for some numbers."""
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            assert func is not torch.ops.aten._local_scalar_dense.default
+            return func(*args, **(kwargs or {}))
+
+    tensors, number = [torch.randn(3, 2), torch.randn(5)], torch.tensor(0.7)
+    ways = [
+        lambda x: x + number,
+        lambda x: x - number,
+        lambda x: x * number,
+        lambda x: x / number,
+        lambda x: clamp_min(x, number),
+    ]
+    for way in ways:
+        with Watched():
+            found = way(TensorList(tensors))
+        for each, tensor in zip(found, tensors, strict=True):
+            torch.testing.assert_close(each, way(tensor))
 
 
 def test_threads_do_not_change_the_result(kit):

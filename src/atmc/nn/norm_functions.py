@@ -115,7 +115,14 @@ def activations(x: Tensor) -> Tensor:
     """
     if x.is_floating_point() and torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+    return channels_last_on_cuda(x)
+
+
+def channels_last_on_cuda(x: Tensor) -> Tensor:
+    """Images as convolutions on CUDA want them; as they are under torch.func, which knows no such layout."""
+    if not x.is_cuda or (not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()):
+        return x
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def load_kernels() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from atmc.nn.effective_weights import effective_weights, weight_layers
 from atmc.nn.frn import FilterResponseNorm2d
+from atmc.nn.norm_functions import channels_last_on_cuda
 from atmc.nn.resnet_shapes import BlockShape, Variant, halved, layout, made_by, stem_convolutions
 from atmc.nn.weightnorm import CastConv2d
 
@@ -155,7 +156,7 @@ class ResNet(nn.Module):
         if isinstance(x, torch.fx.Proxy):  # being traced by `convert`: every layer computes its own weight
             weights: list[Any] = [None] * 4 * len(layers)
         else:
-            x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+            x = channels_last_on_cuda(x)
             weights = effective_weights([layer for block in layers for layer in weight_layers(block)], x.dtype)
         x = self.stem(x, weights[0])
         for number, (norm, conv) in enumerate(zip(self.stem_norms, self.stem_convs, strict=True), 1):

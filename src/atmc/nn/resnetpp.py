@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from atmc.nn.effective_weights import effective_weights
 from atmc.nn.frn import FilterResponseNorm2d
 from atmc.nn.kernels import nvrtc, stage, transition
+from atmc.nn.norm_functions import channels_last_on_cuda
 from atmc.nn.resnet import raise_recompile_limit
 from atmc.nn.resnet_shapes import BlockShape, layout, made_by
 from atmc.nn.resnetpp_block import BlockKind, Order, Shortcut, block_forward, entry_forward, stem_forward
@@ -186,7 +187,7 @@ class ResNetPP(nn.Module):
     def forward(self, x: Tensor, keep: list[Tensor] | None = None) -> Tensor:
         """Logits; the stream after the stem and after every block is appended to `keep`, for measurements."""
         blocks = self._blocks()
-        x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+        x = channels_last_on_cuda(x)
         weights = iter(effective_weights([self.stem, *(layer for b in blocks for layer in b.layers())], x.dtype))
         stem = next(weights)
         inputs = [block.inputs([next(weights) for _ in block.layers()]) for block in blocks]

@@ -35,6 +35,8 @@ class TensorList:
         return TensorList(op(self.tensors, other.tensors if isinstance(other, TensorList) else other))
 
     def __add__(self, other: Any) -> TensorList:
+        if isinstance(other, Tensor):  # `torch._foreach_add` would read its value back, and wait for the device
+            return self._apply(torch.ops.aten._foreach_add.Tensor, other)
         return self._apply(torch._foreach_add, other)
 
     def __mul__(self, other: Any) -> TensorList:
@@ -45,7 +47,7 @@ class TensorList:
 
     def __sub__(self, other: Any) -> TensorList:
         if isinstance(other, Tensor):  # there is no foreach kernel for "minus one tensor"
-            return self._apply(torch._foreach_add, -other)
+            return self.__add__(-other)
         return self._apply(torch._foreach_sub, other)
 
     def __neg__(self) -> TensorList:
@@ -93,8 +95,10 @@ def absolute(x: Any) -> Any:
     return TensorList(torch._foreach_abs(x.tensors)) if isinstance(x, TensorList) else abs(x)
 
 
-def clamp_min(x: Any, floor: float) -> Any:
+def clamp_min(x: Any, floor: Any) -> Any:
     """max(x, floor) of a number, a tensor or a list of tensors."""
+    if isinstance(x, TensorList) and isinstance(floor, Tensor):  # there is no foreach kernel that leaves it on its device
+        return TensorList([torch.clamp_min(each, floor) for each in x])
     if isinstance(x, TensorList):
         return TensorList(torch._foreach_clamp_min(x.tensors, floor))
     return torch.clamp_min(x, floor) if isinstance(x, Tensor) else max(x, floor)
