@@ -162,7 +162,7 @@ def test_what_is_known_of_tensors_survives_another_memory_format() -> None:
 
 def test_a_huge_gradient_is_left_out() -> None:
     sampler, params = made(None, dtype=torch.float32, noise_kronecker=True, nonfinite="ignore")
-    walk(sampler, params, 0, 20)
+    walk(sampler, params, 0, 80)  # the next update leaves the basis as it is
     before = [t.clone() for t in sampler._kronecker.tensors()]
     sampler._shards[0].flat["noise_new_0"].fill_(1e20)
     sampler._kronecker.learn(sampler._shards[0], 3)

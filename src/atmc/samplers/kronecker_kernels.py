@@ -1,4 +1,4 @@
-"""Triton kernels of `noise_kronecker.py`: all matrices of a shard in one launch, whatever their sizes.
+"""The Triton kernel of `noise_kronecker.py`: rotates all matrices of a shard in one launch, whatever their sizes.
 
 A table has a line for every square tile of every result: where its matrix begins, the address of the square matrix that
 belongs to it, the matrix' sizes, and where the tile lies.
@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 
 TILE = 32  # rows and columns of a tile of a rotated matrix
-WIDE = 64  # of a tile of d dᵀ and dᵀ d
 
 
 @triton.jit
@@ -53,35 +52,3 @@ def rotate_kernel(tiles, x, out, length, LEFT: tl.constexpr, BACK: tl.constexpr,
                 b = tl.load(basis + turn, mask=(j < size)[:, None] & (k < columns)[None, :], other=0.0)
             found += tl.dot(a, b, input_precision="tf32x3")
     tl.store(out + begin + at, found, mask=inside)
-
-
-@triton.jit
-def squares_kernel(tiles, d, length, share, COUNT: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr):
-    """Move means of d dᵀ or of dᵀ d a share of the way to those of the COUNT vectors d [COUNT, length]."""
-    line = tiles + 8 * tl.program_id(0)
-    begin = tl.load(line)
-    mean = tl.load(line + 1).to(tl.pointer_type(tl.float32))
-    size = tl.load(line + 2)
-    other = tl.load(line + 3)
-    lane = tl.arange(0, WIDE)
-    i = tl.load(line + 4) + lane
-    j = tl.load(line + 5) + lane
-    along = tl.load(line + 6)  # from one row of the result to the next
-    across = tl.load(line + 7)
-    total = tl.zeros((WIDE, WIDE), dtype=tl.float32)
-    for number in range(COUNT):
-        own = d + number * length + begin
-        for start in range(0, other, DEEP):
-            k = start + tl.arange(0, DEEP)
-            known = k < other
-            a = tl.load(
-                own + i[:, None] * along + k[None, :] * across, mask=(i < size)[:, None] & known[None, :], other=0.0
-            )
-            b = tl.load(
-                own + j[None, :] * along + k[:, None] * across, mask=(j < size)[None, :] & known[:, None], other=0.0
-            )
-            total += tl.dot(a, b, input_precision="tf32x3")
-    place = mean + i[:, None] * size + j[None, :]
-    inside = (i < size)[:, None] & (j < size)[None, :]
-    before = tl.load(place, mask=inside, other=0.0)
-    tl.store(place, before + (total / COUNT - before) * share, mask=inside)

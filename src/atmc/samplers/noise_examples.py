@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from atmc.common.matrix_views import columns_of, matrix_of
+from atmc.common.tf32 import tf32
 from atmc.samplers.flat_state import Shard, dense, view_like
 from atmc.samplers.noise_friction import midpoint, prepare_readings, strengths, take_readings, write_gradient
 from atmc.samplers.noise_rows import buffer, mass_of
@@ -156,14 +157,9 @@ def correct(sampler: Any, shard: Shard, grads: list[Tensor | None], measure: boo
 
 def _gram(rows: Tensor, mass: Any, scale: Any) -> Tensor:
     """The matrix of dᵢ·dⱼ/m, times `scale`."""
-    precision: Any = torch.backends.cuda.matmul
-    before = precision.fp32_precision
-    precision.fp32_precision = "tf32"  # three digits are enough for it, and this is the largest product
-    try:
-        scaled = rows / mass.sqrt() if isinstance(mass, Tensor) else rows
+    scaled = rows / mass.sqrt() if isinstance(mass, Tensor) else rows
+    with tf32():
         whole = scaled @ scaled.T
-    finally:
-        precision.fp32_precision = before
     whole = _centred(_centred(whole).T)
     count = len(rows)
     by = scale * count / (count - 1) / (1.0 if isinstance(mass, Tensor) else mass)

@@ -27,6 +27,7 @@ be too strong.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -123,23 +124,45 @@ def update(sampler: Any, steps: int) -> None:
 
     B becomes the best factor of its rank, in the metric of 1/m, of an average over the last steps (over all of them at
     first). Its rows are orthogonal in that metric. Cannot be captured in a CUDA graph: eigenvectors of a small matrix
-    are found on the host.
+    are found on the host, while the device learns what lies within tensors.
     """
-    memory = max(LEAST, PER_ROW * sampler.noise_rank)
-    if sampler._kronecker is not None:
-        sampler._kronecker.learn(sampler._shards[0], sampler.noise_rank)
-    share = max(-math.expm1(-EVERY / memory), EVERY / max(steps, EVERY))
-    for shard in sampler._shards:
-        rows = rows_of(shard, sampler.noise_rank)
-        factor, fresh = rows[: sampler.noise_rank], rows[sampler.noise_rank : -1]
-        both = torch.cat([factor * math.sqrt(1.0 - share), fresh * math.sqrt(share / EVERY)])
-        gram = (both @ (both / mass_of(shard)).T).double().cpu()
-        if bool(gram.isfinite().all()):  # else the chain diverges, which is told elsewhere
-            best = torch.linalg.eigh(gram).eigenvectors[:, -sampler.noise_rank :]
-            factor.copy_(best.T.to(both) @ both)
-        derive(shard, sampler.noise_rank)
-    if sampler._kronecker is not None:
-        sampler._kronecker.derive(sampler._shards[0], *strengths(sampler.param_groups[0]))
+    (shard,), rank, within = sampler._shards, sampler.noise_rank, sampler._kronecker
+    share = max(-math.expm1(-EVERY / max(LEAST, PER_ROW * rank)), EVERY / max(steps, EVERY))
+    rows = rows_of(shard, rank)
+    factor, fresh = rows[:rank], rows[rank:-1]
+    both = torch.cat([factor * math.sqrt(1.0 - share), fresh * math.sqrt(share / EVERY)])
+    gram = on_host((both @ (both / mass_of(shard)).T).double())
+    if within is not None:
+        within.learn(shard, rank)
+    found = gram()
+    if bool(found.isfinite().all()):  # else the chain diverges, which is told elsewhere
+        best = torch.linalg.eigh(found).eigenvectors[:, -rank:].T.to(both.dtype)
+        factor.copy_(on_device(best, both.device) @ both)
+        if within is not None:
+            within.updates.add_(1)
+    derive(shard, rank)
+    if within is not None:
+        within.derive(shard, *strengths(shard.groups[0]))
+
+
+def on_host(value: Tensor) -> Callable[[], Tensor]:
+    """Begin to copy a tensor to the host; call what is returned to have it."""
+    copied = value.to("cpu", non_blocking=True)
+    if not value.is_cuda:
+        return lambda: copied
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record()
+
+    def wait() -> Tensor:
+        done.synchronize()
+        return copied
+
+    return wait
+
+
+def on_device(value: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device, without waiting for what is under way there."""
+    return value.contiguous().pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value
 
 
 def strengths(group: dict[str, Any]) -> tuple[Any, Any]:

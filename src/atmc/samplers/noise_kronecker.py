@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atmc.common.tf32 import tf32
 from atmc.samplers.flat_state import Shard, view_like
 from atmc.samplers.noise_rows import EVERY, buffer, mass_of, rows_of, scale_of
 
@@ -33,7 +34,7 @@ try:
 except ImportError:  # no Triton on this machine: PyTorch's operations serve
     kernels = None  # type: ignore[assignment]
 
-enabled = False  # the Triton kernels: compiled for an H200 and right in Triton's interpreter, but not run on a GPU yet
+enabled = True  # False: PyTorch's operations on a GPU too, for comparison
 MEMORY = 400  # steps that variances and factors remember
 LARGEST = 1024  # a side that is longer keeps its own basis: eigenvectors would take longer than they are worth
 FULL = 64  # updates between two changes of the basis; before that, after 1, 2, 4, … of them
@@ -56,20 +57,15 @@ class Group:
         """Its part of a vector (or of a stack of them) as [..., count, rows, columns]."""
         return grouped[..., self.begin : self.end].view(*grouped.shape[:-1], *self.shape)
 
-    def tiles(self, side: int, factors: bool, tile: int) -> Iterator[tuple[int, ...]]:
-        """The lines of the table of `kronecker_kernels.py`: of rotations, or of `factors`."""
+    def tiles(self, side: int, tile: int) -> Iterator[tuple[int, ...]]:
+        """The lines of the table of `kronecker_kernels.py` for a rotation."""
         count, *sizes = self.shape
-        square = (self.factors if factors else self.bases)[side]
-        ends = [sizes[side], sizes[side]] if factors else sizes
-        steps = [(sizes[1], 1), (1, sizes[1])][side]  # between the elements of one row, and of one column
-        for number in range(count if square.numel() or not factors else 0):
+        basis = self.bases[side]
+        for number in range(count):
             begin = self.begin + number * math.prod(sizes)
-            address = square[number].data_ptr() if square.numel() else 0
-            for at in itertools.product(*(range(0, end, tile) for end in ends)):
-                if factors:
-                    yield (begin, address, sizes[side], sizes[1 - side], *at, *steps)
-                else:
-                    yield (begin, address, *sizes, *at)
+            address = basis[number].data_ptr() if basis.numel() else 0
+            for at in itertools.product(*(range(0, end, tile) for end in sizes)):
+                yield (begin, address, *sizes, *at)
 
 
 class KroneckerNoise:
@@ -108,14 +104,11 @@ class KroneckerNoise:
         self.tables = self._tables()
 
     def _tables(self) -> list[Tensor] | None:
-        """What the kernels read, where they can run: of rotations from the left and from the right, and of factors."""
+        """What the kernel reads, where it can run: of rotations from the left and from the right."""
         if not fused(self.variance):
             return None
-        tile, wide = kernels.TILE, kernels.WIDE
-        left, right = ([line for group in self.groups for line in group.tiles(side, False, tile)] for side in (0, 1))
-        factors = [line for group in self.groups for side in (0, 1) for line in group.tiles(side, True, wide)]
-        found = (left, right, factors or [(0,) * 8])
-        return [torch.tensor(lines, dtype=torch.int64, device="cpu").to(self.variance.device) for lines in found]
+        sides = [[line for group in self.groups for line in group.tiles(side, kernels.TILE)] for side in (0, 1)]
+        return [torch.tensor(lines, dtype=torch.int64, device="cpu").to(self.variance.device) for lines in sides]
 
     def tensors(self) -> Iterator[Tensor]:
         """All that a state has to carry along, in a fixed order; `project` makes the rest of it."""
@@ -156,7 +149,7 @@ class KroneckerNoise:
         if self.tables is not None:
             stack = grouped.shape[0] if grouped.ndim > 1 else 1
             x = grouped.contiguous()
-            for table, side in zip(self.tables, ("left", "right"), strict=False):
+            for table, side in zip(self.tables, ("left", "right"), strict=True):
                 y, grid = torch.empty_like(x), (len(table), stack)
                 options = {"LEFT": side == "left", "BACK": back, "TILE": kernels.TILE}
                 kernels.rotate_kernel[grid](table, x, y, grouped.shape[-1], **options)
@@ -182,35 +175,34 @@ class KroneckerNoise:
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def learn(self, shard: Shard, rank: int) -> None:
-        """Take in the last EVERY differences without their part along B; to be called before B is renewed."""
-        rows, scale = rows_of(shard, rank)[:, self.place] / self._root_mass(shard), scale_of(shard, rank)
-        factor, fresh = rows[:rank], rows[rank:-1]
-        if not bool(fresh.square().sum().square().isfinite()):  # the chain diverges, which is told elsewhere
-            return
-        inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale)).to(shard.dtype)
+        """Take in the last EVERY differences without their part along B; to be called before B is renewed.
+
+        Where they are not finite nothing is learned: the chain diverges, which is told elsewhere. Whoever calls this
+        counts `updates`, since nothing is read back from the device here.
+        """
+        rows = rows_of(shard, rank)[:-1].index_select(1, self.place) / self._root_mass(shard)
+        scale, factor, fresh = scale_of(shard, rank), rows[:rank], rows[rank:]
+        finite = fresh.square().sum().square().isfinite()
+        fresh = torch.where(finite, fresh, 0.0)
+        inverse = torch.where(scale > 0, 1.0 / scale, 0.0).to(shard.dtype)
         rest = fresh - (fresh @ factor.T * inverse) @ factor
         count = int(self.updates) + 1
-        self.updates.fill_(count)
-        share = max(-math.expm1(-EVERY / MEMORY), 1.0 / count)
+        share = finite * max(-math.expm1(-EVERY / MEMORY), 1.0 / count)
         self._average(rest, share)
         if count % FULL == 0 or (count < FULL and count & (count - 1) == 0):
             self._turn()
-        self.variance.lerp_(self._rotate(fresh).square().mean(0), share)
+        self.variance.lerp_(self._rotate(fresh).square().mean(0), share.to(shard.dtype))
 
-    def _average(self, rest: Tensor, share: float) -> None:
+    def _average(self, rest: Tensor, share: Tensor) -> None:
         """Move the factors a share of the way to those of `rest` [EVERY, elements]."""
-        if self.tables is not None:
-            table = self.tables[2]
-            kernels.squares_kernel[(len(table),)](
-                table, rest, rest.shape[1], share, COUNT=EVERY, WIDE=kernels.WIDE, DEEP=kernels.TILE
-            )
-            return
         for group in self.groups:
             d = group.of(rest)
             for side, mean in enumerate(group.factors):
                 if mean.numel():
                     x = (d if side == 0 else d.mT).permute(1, 2, 0, 3).flatten(2)
-                    mean.lerp_(x @ x.mT / EVERY, share)
+                    with tf32():
+                        square = x @ x.mT
+                    mean.lerp_(square / EVERY, share.to(mean.dtype))
 
     def _turn(self) -> None:
         """Turn the basis to the eigenvectors of the factors, and take the variances along."""
@@ -226,7 +218,7 @@ class KroneckerNoise:
 
     def project(self, shard: Shard) -> None:
         """B in this basis, and what it leaves of the variances."""
-        rows = rows_of(shard, len(self.rows))[: len(self.rows), self.place] / self._root_mass(shard)
+        rows = rows_of(shard, len(self.rows))[: len(self.rows)].index_select(1, self.place) / self._root_mass(shard)
         self.rows.copy_(self._rotate(rows))
         self.rest.copy_((self.variance - self.rows.square().sum(0)).clamp_min(0.0))
 
@@ -241,7 +233,7 @@ class KroneckerNoise:
 
 
 def fused(state: Tensor) -> bool:
-    """Whether the kernels can work on it."""
+    """Whether the kernel can work on it."""
     return enabled and kernels is not None and state.is_cuda and state.dtype == torch.float32
 
 

@@ -97,7 +97,7 @@ def absolute(x: Any) -> Any:
 
 def clamp_min(x: Any, floor: Any) -> Any:
     """max(x, floor) of a number, a tensor or a list of tensors."""
-    if isinstance(x, TensorList) and isinstance(floor, Tensor):  # there is no foreach kernel that leaves it on its device
+    if isinstance(x, TensorList) and isinstance(floor, Tensor):  # foreach would read its value back
         return TensorList([torch.clamp_min(each, floor) for each in x])
     if isinstance(x, TensorList):
         return TensorList(torch._foreach_clamp_min(x.tensors, floor))
