@@ -35,20 +35,20 @@ from atmc.storage.run_directory import RunDir
 ROOT = Path(__file__).parents[1]
 TRAIN, CYCLE = 40_960, 5_000
 S02, S05, S2 = 0.02**0.5, 0.05**0.5, 0.2**0.5  # standard deviations of the priors
-LOOKS = {"sampler.mass_looks": 3, "schedule.burn_in_epochs": 63}  # over two cycles, which give no samples
 COOL = {"sampler.lr": 0.0001, "sampler.friction": 45.0}  # as friction that follows the step has it at a tenth of h
-SMALL = {"sampler.lr": 0.0002, "sampler.friction": 4.5}  # a direction that the data leave free is forgotten in a cycle
 FOLLOW = {"sampler.friction_follows_step": True}
-# All that is known against mini-batch noise at no further gradient.
-KRONECKER = {"sampler.noise_rank": 16, "sampler.noise_kronecker": True}
+RANK16 = {"sampler.noise_rank": 16, "sampler.noise_kronecker": True}
 IMPORTANCE = {"data.draw": "importance"}
-EXAMPLES = {"sampler.noise_examples": True}
+BY_RANK = {"sampler.noise_kronecker": False}
+BY_EXAMPLE = {"sampler.noise_rank": 0, "sampler.noise_kronecker": False, "sampler.noise_examples": True}
+UNIFORM = {"data.draw": "auto"}
+NO_FRICTION = {"sampler.noise_rank": 0, "sampler.noise_kronecker": False}
 WARM = {"schedule.warm_start_epochs": 62, "schedule.warm_start_lr": 0.1}  # two cycles' steps, which give no samples
 
 
-def scaled(prior: float) -> dict[str, float]:
-    """ATMC with another prior: before FRN only directions count, so step size and 1/friction go with the prior."""
-    return {"target.prior_scale": prior, "sampler.lr": 0.001 * prior / S2, "sampler.friction": 2 / prior}
+def scaled(prior: float, lr: float) -> dict[str, float]:
+    """Another prior: before FRN only directions count, so step size and 1/friction go with the prior."""
+    return {"target.prior_scale": prior, "sampler.lr": lr * prior / S2, "sampler.friction": 2 / prior}
 
 
 # Name: recipe, and what differs from it.
@@ -58,68 +58,28 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "sghmc-05": ("sghmc-05", {}),
     "sgnht": ("sgnht", {}),
     "sgld": ("sgld", {}),
-    # ATMC with HMC's prior, variance 1/5, and with those of published rows.
+    # ATMC with HMC's prior, variance 1/5: cycles, and steps of one size with corrected gradient noise.
     "atmc": ("atmc", {}),
-    "atmc-constant": ("atmc-constant", {}),
-    "atmc-05": ("atmc", scaled(S05)),
-    "atmc-02": ("atmc", scaled(S02)),
-    # One lever each, against "atmc" or "atmc-as-sghmc".
-    "atmc-as-sghmc": ("sghmc", {"sampler.name": "atmc"}),  # SGHMC's published setting, with thermostats
-    "sghmc-2": ("sghmc", {"target.prior_scale": S2}),
-    "sghmc-2-far": ("sghmc", {"target.prior_scale": S2, "sampler.friction": 4.5}),
-    "atmc-friction30": ("atmc", {"sampler.friction": 30.0}),
-    "atmc-friction1": ("atmc", {"sampler.friction": 1.0}),
-    "atmc-fast": ("atmc", {"sampler.lr": 0.002}),
-    "atmc-fast30": ("atmc", {"sampler.lr": 0.002, "sampler.friction": 30.0}),
-    "atmc-slow": ("atmc", {"sampler.lr": 0.0005}),
-    "atmc-floor": ("atmc", {"schedule.lr_floor": 0.1}),
     "atmc-follow": ("atmc", FOLLOW),  # cools the gradient's noise as cycles end
-    "atmc-fast-follow": ("atmc", {"sampler.lr": 0.002, **FOLLOW}),
-    "atmc-follow10": ("atmc", {"sampler.friction": 10.0, **FOLLOW}),
-    "atmc-05-follow": ("atmc", {**scaled(S05), **FOLLOW}),
-    "atmc-mass": ("atmc", {"sampler.mass_from": "tensor", **LOOKS}),
-    "atmc-mass-element": ("atmc", {"sampler.mass_from": "element", **LOOKS}),
-    "atmc-noise8": ("atmc", {"sampler.noise_rank": 8}),
-    "atmc-follow-noise16": ("atmc", {**FOLLOW, "sampler.noise_rank": 16}),
-    "atmc-follow-noise32": ("atmc", {**FOLLOW, "sampler.noise_rank": 32}),
-    "atmc-slow-follow": ("atmc", {"sampler.lr": 0.0003, **FOLLOW}),
-    "atmc-slow-follow-noise32": (
-        "atmc",
-        {"sampler.lr": 0.0003, **FOLLOW, "sampler.noise_rank": 32},
-    ),
-    "atmc-follow-kronecker16": ("atmc", {**FOLLOW, **KRONECKER}),
-    "atmc-follow-importance": ("atmc", {**FOLLOW, **IMPORTANCE}),
-    "atmc-follow-kronecker16-importance": ("atmc", {**FOLLOW, **KRONECKER, **IMPORTANCE}),
-    "atmc-slow-follow-kronecker16-importance": (
-        "atmc",
-        {"sampler.lr": 0.0003, **FOLLOW, **KRONECKER, **IMPORTANCE},
-    ),
-    "atmc-constant-cool-kronecker16-importance-warm": ("atmc-constant", {**COOL, **KRONECKER, **IMPORTANCE, **WARM}),
-    "atmc-constant-noise32": ("atmc-constant", {"sampler.noise_rank": 32}),
-    # In the small posterior of `hmc_small.py` samples of cycles agree too much, and those of small steps do not.
-    "atmc-constant-small": ("atmc-constant", SMALL),
-    "atmc-constant-small-kronecker16": ("atmc-constant", {**SMALL, **KRONECKER}),
-    "atmc-constant-small-kronecker16-importance": ("atmc-constant", {**SMALL, **KRONECKER, **IMPORTANCE}),
-    "atmc-constant-kronecker16-importance": ("atmc-constant", {**KRONECKER, **IMPORTANCE}),
-    "atmc-constant-small-examples": ("atmc-constant", {**SMALL, **EXAMPLES}),
-    "atmc-constant-small-examples-importance": ("atmc-constant", {**SMALL, **EXAMPLES, **IMPORTANCE}),
-    "atmc-constant-smaller-examples": ("atmc-constant", {**SMALL, "sampler.lr": 0.0001, **EXAMPLES}),
-    "atmc-constant-larger-examples": ("atmc-constant", {**SMALL, "sampler.lr": 0.0004, **EXAMPLES}),
-    "atmc-constant-larger-kronecker16-importance": (
-        "atmc-constant",
-        {**SMALL, "sampler.lr": 0.0004, **KRONECKER, **IMPORTANCE},
-    ),
-    "atmc-constant-cool": ("atmc-constant", COOL),
-    "atmc-constant-slow": ("atmc-constant", {"sampler.lr": 0.0001}),
+    "atmc-corrected": ("atmc-corrected", {}),
+    # One change each.
+    "atmc-uncorrected": ("atmc-corrected", {**NO_FRICTION, **UNIFORM}),
+    "atmc-corrected-half": ("atmc-corrected", {"sampler.lr": 0.0002}),
+    "atmc-corrected-double": ("atmc-corrected", {"sampler.lr": 0.0008}),
+    "atmc-corrected-rank": ("atmc-corrected", BY_RANK),
+    "atmc-corrected-uniform": ("atmc-corrected", UNIFORM),
+    "atmc-corrected-examples": ("atmc-corrected", {**BY_EXAMPLE, **UNIFORM}),
+    "atmc-corrected-examples-importance": ("atmc-corrected", BY_EXAMPLE),
+    "atmc-corrected-05": ("atmc-corrected", scaled(S05, 0.0004)),
+    "atmc-corrected-02": ("atmc-corrected", scaled(S02, 0.0004)),
+    "atmc-05-follow": ("atmc", {**scaled(S05, 0.001), **FOLLOW}),
+    "atmc-follow-kronecker16-importance": ("atmc", {**FOLLOW, **RANK16, **IMPORTANCE}),
+    "atmc-constant": ("atmc-constant", {}),
+    "atmc-constant-kronecker16-importance": ("atmc-constant", {**RANK16, **IMPORTANCE}),
+    "atmc-constant-small": ("atmc-constant", {"sampler.lr": 0.0002, "sampler.friction": 4.5}),
     # From SGD's solution, where gradient noise is small: a chain in equilibrium forgets from which side it came.
-    "atmc-constant-warm": ("atmc-constant", WARM),
+    "atmc-corrected-warm": ("atmc-corrected", WARM),
     "atmc-constant-cool-warm": ("atmc-constant", {**COOL, **WARM}),
-    "atmc-constant-slow-warm": ("atmc-constant", {"sampler.lr": 0.0001, **WARM}),
-    "atmc-constant-slow-noise32-warm": ("atmc-constant", {"sampler.lr": 0.0001, "sampler.noise_rank": 32, **WARM}),
-    "atmc-slow-follow-warm": ("atmc", {"sampler.lr": 0.0003, **FOLLOW, **WARM}),
-    # Four chains of a quarter of the steps each.
-    "atmc-follow-chains4": ("atmc", {**FOLLOW, "chains": 4}),
-    "atmc-batch1024": ("atmc", {"data.batch_size": 1024}),  # a quarter of the steps: as many examples
 }
 
 
@@ -140,9 +100,6 @@ def recipe_of(name: str, seed: int, steps: int, precision: str, dry: bool) -> Re
         values["data"]["batch_size"], steps = batch, 12 * cycle
         values["model"] |= {"depth": 8, "width": 4}
         values["run"] |= {"log_steps": 5, "device": "cpu", "threads": 1}
-        if "mass_from" in values["sampler"]:
-            values["sampler"]["look_batches"] = 4
-            plan["burn_in_epochs"] = 3
     of_batches = batch * (8 if dry else 1) / 256  # a larger batch makes fewer steps, with as many examples
     each = steps / of_batches / values.get("chains", 1)
     if dry and "warm_start_epochs" in plan:

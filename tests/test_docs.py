@@ -295,10 +295,7 @@ def test_what_is_said_of_cycles_on_the_small_posterior_is_in_its_table():
     constant, large = "mini-0.0014-kronecker16-importance", "cycles-0.007-follow-noise16"
     for key in ("training_loss", "nll_alone", "nll"):
         assert mean(constant, key) < min(mean(large, key), mean("cycles-0.007-follow", key))
-    best, hot = (
-        results(f"hmc/atmc-{name}-0.json")["validation"]["curve"]
-        for name in ("constant-small-kronecker16-importance", "follow")
-    )
+    best, hot = (results(f"hmc/atmc-{name}-0.json")["validation"]["curve"] for name in ("corrected", "follow"))
     now = [f"{curve[key][9]:.3f}" for curve in (best, hot) for key in ("nll", "ambiguity")]
     assert "an NLL of {} and an ambiguity of {}, `atmc-follow` {} and {}.".format(*now) in said
 
@@ -348,32 +345,62 @@ def test_what_is_said_of_friction_along_each_example_is_in_its_rows():
     assert "At half the steps it is {} and {}.".format(*halves) in said
 
 
+def hmc_row(name):
+    return results(f"hmc/atmc-{name}-0.json")
+
+
 def test_what_corrections_of_gradient_noise_do_on_the_hmc_benchmark_is_in_its_rows():
     said = " ".join(text_of("docs/hmc.md").split())
-    plain, corrected = {}, {}
-    for size in ("-small", ""):
-        plain[size] = results(f"hmc/atmc-constant{size}-0.json")
-        corrected[size] = results(f"hmc/atmc-constant{size}-kronecker16-importance-0.json")
-        assert {row["gradients"] for row in (plain[size], corrected[size])} == {50_080}
+    corrected, follow, half, double = (
+        hmc_row(name) for name in ("corrected", "follow", "corrected-half", "corrected-double")
+    )
+    alike = [
+        {key: row[key] for key in ("gradients", "samples", "temperature", "augment")} for row in (corrected, follow)
+    ]
+    assert alike[0] == alike[1] == {"gradients": 500_000, "samples": 100, "temperature": 1.0, "augment": "none"}
+    curve, other = corrected["validation"]["curve"], follow["validation"]["curve"]
+    pairs = [f"{curve['nll'][k - 1]:.3f} against {other['nll'][k - 1]:.3f} after {k}" for k in (10, 20, 100)]
+    assert f"by .07 to .05: {pairs[0]} samples, {pairs[1]}, {pairs[2]}." in said
+    best = next(row for row in results("hmc/published.json")["rows"] if row["row"].startswith("PX"))
+    assert next(k for k, nll in enumerate(curve["nll"], 1) if nll < best["nll"]) == 15
+    assert "it passes the best of them after 15 samples" in said
+    ambiguities = [row["validation"]["average"]["ambiguity"] for row in (corrected, follow)]
+    assert "(ambiguity {:.3f} against {:.3f}), as HMC's do (0.484)".format(*ambiguities) in said
+    assert f"{curve['nll'][49]:.3f} after 50, {curve['nll'][99]:.3f} after 100." in said
+    alone = corrected["validation"]["singles"]["nll"]
+    words = "at {:.3f} on average from the 11th to the 20th and {:.3f} among the last twenty"
+    assert words.format(statistics.mean(alone[10:20]), statistics.mean(alone[80:])) in said
+    (mixing,) = [row for row in results("hmc/mixing.json") if row["row"] == "atmc-corrected-0"]
+    assert f"Of {mixing['draws']} samples, predictions of the middle image are worth {mixing['ess_median']:.0f}" in said
+    rows = [half["validation"], corrected["validation"], double["validation"]]
+    nll, apart = ([f"{row['curve'][key][9]:.3f}" for row in rows] for key in ("nll", "ambiguity"))
+    assert "h = 0.0002 has {}, h = 0.0004 {} and h = 0.0008 {}.".format(*nll) in said
+    single = [f"{statistics.mean(row['singles']['nll'][5:10]):.3f}" for row in rows]
+    assert "({}, {} and {}) and a single one is worse ({}, {} and {} on average".format(*apart, *single) in said
 
-    def pair(size, key):
-        rows = plain[size], corrected[size]
-        values = [row[key] if key in row else row["validation"]["average"][key] for row in rows]
-        return " to ".join(f"{value:.3f}" for value in values)
 
-    assert f"takes the training loss from {pair('-small', 'training_loss')} and the average" in said
-    assert f"average of ten samples from {pair('-small', 'nll')}; at h = 0.0003 with D = 30," in said
-    assert f"with D = 30, {pair('', 'training_loss')} and {pair('', 'nll')}." in said
-    assert f"({pair('-small', 'ambiguity')} and {pair('', 'ambiguity')}), as HMC's do" in said
-    heat = [rows["-small"]["noise_temperature"] for rows in (corrected, plain)]
-    assert f"are at {heat[0]:.1f} times T along the noise instead of {heat[1]:.0f}" in said
-    large = results("hmc/atmc-follow-kronecker16-importance-0.json")["validation"]["curve"]["nll"]
+def test_what_corrections_do_with_the_same_steps_is_in_its_rows():
+    said = " ".join(text_of("docs/hmc.md").split())
+    plain, corrected = hmc_row("constant-small"), hmc_row("corrected-half")
+    assert plain["settings"]["lr"] == corrected["settings"]["lr"] == 0.0002
+    assert plain["settings"]["friction"] == corrected["settings"]["friction"]
+    nll, apart = (
+        " to ".join(f"{row['validation']['curve'][key][9]:.3f}" for row in (plain, corrected))
+        for key in ("nll", "ambiguity")
+    )
+    assert f"average of ten samples from {nll} and their ambiguity from {apart};" in said
+    assert f"noise T is {corrected['noise_temperature']:.1f} instead of {plain['noise_temperature']:.0f}." in said
+    larger = hmc_row("constant"), hmc_row("constant-kronecker16-importance")
+    assert {row["gradients"] for row in larger} == {50_080}
+    averages = [row["validation"]["average"] for row in larger]
+    pairs = [" to ".join(f"{row[key]:.3f}" for row in averages) for key in ("nll", "ambiguity")]
+    assert "with D = 30, {} and {}.".format(*pairs) in said
+    large = hmc_row("follow-kronecker16-importance")["validation"]["curve"]["nll"]
     assert f"{min(large):.3f} after {'seven' if large[6] == min(large) else '?'} samples and {large[9]:.3f}" in said
 
 
 def test_scores_against_hmc_are_those_of_results():
-    ours, other = results("hmc/atmc-follow-0.json"), results("hmc/sghmc-0.json")
-    assert (ours["gradients"], ours["samples"], ours["temperature"], ours["augment"]) == (500_000, 100, 1.0, "none")
+    ours, cycles, other = hmc_row("corrected"), hmc_row("follow"), results("hmc/sghmc-0.json")
     held, test = ours["validation"]["average"], ours["test"]["average"]
     words = (
         f"an error of {held['error']:.3f} and an NLL of {held['nll']:.3f} on held-out images (one seed; on the test "
@@ -381,14 +408,17 @@ def test_scores_against_hmc_are_those_of_results():
     words += f"set {test['error']:.3f} and {test['nll']:.3f})"
     said, readme = (" ".join(text_of(name).split()) for name in ("docs/hmc.md", "README.md"))
     assert words in said
-    assert f"an NLL of {held['nll']:.3f} where published SGHMC has 0.409 and full-batch HMC 0.309" in readme
-    mine, theirs = ours["validation"]["curve"]["nll"], other["validation"]["curve"]["nll"]
+    assert f"an NLL of {held['nll']:.3f} where the best published sampler has 0.376 and" in readme
+    assert f"gives an NLL of {held['nll']:.3f}, ahead of all published" in " ".join(
+        text_of("docs/minibatches.md").split()
+    )
+    held = cycles["validation"]["average"]
+    assert f"at {held['error']:.3f} / {held['nll']:.3f}." in said
+    mine, theirs = cycles["validation"]["curve"]["nll"], other["validation"]["curve"]["nll"]
     pairs = [f"{mine[k - 1]:.3f} against {theirs[k - 1]:.3f} after {k}" for k in (10, 20, other["samples"])]
     assert f"at equal gradients**: {pairs[0]} samples, {pairs[1]}, {pairs[2]}." in said
-    assert f"Without the first fifth of the samples it is at {ours['validation']['later']['nll']:.3f}." in said
-    alone = ours["validation"]["singles"]["nll"]
-    words = "an NLL of {:.3f} on average from the 11th to the 20th and of {:.3f} among the last twenty"
-    assert words.format(statistics.mean(alone[10:20]), statistics.mean(alone[80:])) in said
+    assert f"the training loss of `atmc-follow` is {cycles['training_loss']:.3f} after" in said
+    assert f"`atmc-corrected` has a training loss of {ours['training_loss']:.3f}." in said
 
 
 def test_times_and_accuracies_that_are_said_of_cifar10():
