@@ -1,5 +1,7 @@
 """Which directions have not mixed? R-hat and ESS of predictions, and the slowest layers, of the rows in results/hmc.
 
+The seeds of a row are chains of one posterior: R-hat compares them, and so do agreement and the scores of all together.
+
     python benchmarks/hmc_mixing.py [results/hmc]    # prints a table and writes mixing.json beside the rows
 
 From the log-probabilities of 500 validation labels and the projections of weights that every row keeps (.npz). The
@@ -10,13 +12,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from atmc.diagnose.convergence import mixing_of
-from hmc_scores import BURN_IN, autocorrelation
+from atmc.posterior import metrics
+from hmc_scores import BURN_IN, agreement_of_chains, autocorrelation
 
 
 def later(chains: Any) -> Any:
@@ -28,23 +32,28 @@ def later(chains: Any) -> Any:
     return keep
 
 
-def of_row(path: Path) -> dict[str, Any]:
-    kept = np.load(path)
-    chains = kept["chains"]
+def of_row(paths: list[Path]) -> dict[str, Any]:
+    """Of the seeds of one row, cut to the length of the shortest."""
+    files = [np.load(path) for path in paths]
+    length = min(len(kept["chains"]) for kept in files)
+    chains = np.concatenate([number * 100 + kept["chains"][:length] for number, kept in enumerate(files)])
     keep = later(chains)
-    each = kept["traces"][keep].astype(np.float64).T
+    each = np.concatenate([kept["traces"][:length] for kept in files])[keep].astype(np.float64).T
     found = mixing_of(each, -each.mean(0), chains[keep].tolist(), 200, 0)
     # Rows measured before projections were sorted by name came without them.
-    along, names = (kept["projections"], kept["tensors"]) if "projections" in kept else (np.empty(0), [])
+    known = all("projections" in kept for kept in files)
+    along = np.concatenate([kept["projections"][:length] for kept in files]) if known else np.empty(0)
+    names = files[0]["tensors"] if known else []
     lags: dict[str, float] = {}
     for index, name in enumerate(names):
         values = [autocorrelation(along[keep & (chains == c), index], (1,)).get("1") for c in np.unique(chains)]
-        known = [value for value in values if value is not None]
-        if known:
-            lags[str(name)] = float(np.mean(known))
+        some = [value for value in values if value is not None]
+        if some:
+            lags[str(name)] = float(np.mean(some))
     slow = sorted(lags.items(), key=lambda item: -item[1])
     return {
-        "row": path.stem,
+        "row": paths[0].stem.rpartition("-")[0],
+        "seeds": len(paths),
         "chains": found.chains,
         "draws": found.draws,
         "rhat_loss": _short(found.rhat_loss),
@@ -57,7 +66,21 @@ def of_row(path: Path) -> dict[str, Any]:
         "weights_lag1_median": _short(np.median(list(lags.values())) if lags else np.nan),
         "slowest": {name: _short(value) for name, value in slow[:4]},
         "fastest": {name: _short(value) for name, value in slow[-4:]},
+        **together(files),
     }
+
+
+def together(files: list[Any]) -> dict[str, Any]:
+    """How far averages of the seeds agree, and the scores of the average of them all, on each split."""
+    if len(files) < 2:
+        return {}
+    found = {}
+    for split in ("validation", "test"):
+        means = np.stack([kept[f"{split}_mean"].astype(np.float32) for kept in files])
+        scores = metrics.scores(means.mean(0), files[0][f"{split}_labels"].astype(np.int64))
+        pairs = agreement_of_chains(means, np.arange(len(means)))
+        found[split] = {**pairs, "error": _short(1 - scores["accuracy"]), "nll": _short(scores["nll"])}
+    return found
 
 
 def _short(value: Any) -> float | None:
@@ -66,7 +89,10 @@ def _short(value: Any) -> float | None:
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results/hmc")
-    rows = [of_row(path) for path in sorted(folder.glob("*-[0-9].npz"))]
+    seeds: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(folder.glob("*-[0-9].npz")):
+        seeds[path.stem.rpartition("-")[0]].append(path)
+    rows = [of_row(paths) for paths in seeds.values()]
     for row in rows:
         numbers = " ".join(f"{key} {row[key]}" for key in ("rhat_median", "rhat_q95", "ess_median", "prediction_lag1"))
         print(f"{row['row']:22} {row['chains']} × {row['draws']}  {numbers}  slowest {row['slowest']}")

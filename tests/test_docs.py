@@ -370,7 +370,7 @@ def test_what_corrections_of_gradient_noise_do_on_the_hmc_benchmark_is_in_its_ro
     alone = corrected["validation"]["singles"]["nll"]
     words = "at {:.3f} on average from the 11th to the 20th and {:.3f} among the last twenty"
     assert words.format(statistics.mean(alone[10:20]), statistics.mean(alone[80:])) in said
-    (mixing,) = [row for row in results("hmc/mixing.json") if row["row"] == "atmc-corrected-0"]
+    (mixing,) = [row for row in results("hmc/mixing.json") if row["row"] == "atmc-corrected"]
     assert f"Of {mixing['draws']} samples, predictions of the middle image are worth {mixing['ess_median']:.0f}" in said
     rows = [half["validation"], corrected["validation"], double["validation"]]
     nll, apart = ([f"{row['curve'][key][9]:.3f}" for row in rows] for key in ("nll", "ambiguity"))

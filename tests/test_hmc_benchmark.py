@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))  # scripts there import each other by their bare names
 
 import hmc_benchmark  # noqa: E402
+import hmc_mixing  # noqa: E402
 import hmc_scores  # noqa: E402
 import hmc_small  # noqa: E402
 from atmc.engine.schedule import make_schedule  # noqa: E402
@@ -82,6 +83,29 @@ def test_a_row_stops_in_time_and_resumes(tmp_path: Path) -> None:
     assert all(0.05 < heat < 2.0 for heat in heats)  # momenta start at 0, and the run is short
     assert set(layers) == set(kept["tensors"])
     assert (kept["rms"].max(0) < 0.1 + 2 * kept["rms"].min(0)).all()  # each column is one tensor, in every sample
+
+
+def test_seeds_are_chains_of_one_posterior(tmp_path: Path) -> None:
+    """Two seeds that agree, and two whose predictions lie apart; the longer one is cut."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=60)
+    for name, apart in (("near", 0.0), ("far", 2.0)):
+        for seed, samples in ((0, 50), (1, 40)):
+            means = rng.dirichlet(np.ones(3), size=60) if apart else np.eye(3)[labels] * 0.7 + 0.1
+            traces = rng.normal(size=(samples, 60)) + apart * seed - 5.0
+            kept = {f"{split}_mean": means.astype(np.float16) for split in ("validation", "test")}
+            kept |= {f"{split}_labels": labels for split in ("validation", "test")}
+            projections = rng.normal(size=(samples, 2, 4))
+            more = {"chains": np.zeros(samples, int), "tensors": np.array(["a", "b"]), "projections": projections}
+            np.savez(tmp_path / f"{name}-{seed}.npz", traces=traces, **kept, **more)
+    near, far = (hmc_mixing.of_row(sorted(tmp_path.glob(f"{name}-*.npz"))) for name in ("near", "far"))
+    assert (near["row"], near["seeds"], near["chains"], near["draws"]) == ("near", 2, 2, 32)
+    assert near["rhat_median"] < 1.1
+    assert near["ess_median"] > 30
+    assert near["validation"]["agreement"] == 1.0
+    assert near["test"]["nll"] == pytest.approx(-math.log(0.8), abs=1e-3)
+    assert far["rhat_median"] > 1.3
+    assert far["validation"]["agreement"] < 0.7
 
 
 def test_scores_of_the_small_posterior() -> None:

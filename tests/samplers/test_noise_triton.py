@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import atmc
-from atmc.samplers import fused_native, fused_triton, noise_kronecker, noise_rows
+from atmc.samplers import fused_native, fused_triton, noise_friction, noise_kronecker, noise_rows
 
 SHAPES = [(40, 60), (3,), (2, 3, 4, 4)]  # more than one block, less than a vector, another order in memory
 
@@ -147,15 +147,17 @@ def test_the_kernels_on_a_gpu() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_step_does_not_wait_for_the_device() -> None:
-    """Only every sixteenth does, for the eigenvectors of a small matrix."""
-    sampler, params = made("cuda", "fused", "ATMC")
-    walk(sampler, params, 16)
+@pytest.mark.parametrize("kronecker", [False, True])
+def test_a_step_does_not_wait_for_the_device(kronecker: bool) -> None:
+    """Only every sixteenth does, for the eigenvectors of a small matrix, while the device has other things to do."""
+    sampler, params = made("cuda", "fused", "ATMC", noise_kronecker=kronecker)
+    walk(sampler, params, 80)  # the next update of the noise leaves the basis as it is
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(15):
             sampler.step()
+        noise_friction.update(sampler, 96)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(bool(p.isfinite().all()) for p in params)

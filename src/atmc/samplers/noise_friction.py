@@ -151,7 +151,7 @@ def on_host(value: Tensor) -> Callable[[], Tensor]:
     if not value.is_cuda:
         return lambda: copied
     done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    done.record()
+    done.record(torch.cuda.current_stream(value.device))
 
     def wait() -> Tensor:
         done.synchronize()

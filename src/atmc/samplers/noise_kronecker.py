@@ -228,7 +228,8 @@ class KroneckerNoise:
         wide = self.rows.double()
         slow = 1.0 / (self.rest.double() * strength + (drag + 1.0))
         eye = torch.eye(len(wide), dtype=torch.float64, device=wide.device)
-        self.inner.copy_(torch.linalg.inv(eye + (wide * slow) @ wide.T * strength) * strength)
+        inverse = torch.linalg.inv_ex(eye + (wide * slow) @ wide.T * strength).inverse  # unlike `inv` it does not wait
+        self.inner.copy_(inverse * strength)
         self.strength.copy_(torch.as_tensor(strength, dtype=torch.float64))
 
 
