@@ -86,6 +86,7 @@ def of_seed(recipe: Recipe, temperatures: Sequence[float], epochs: int, out: Pat
             data.train,
             epochs=epochs,
             temperature=temperature,
+            prior="gaussian",
             batch_size=recipe.data.batch_size,
             seed=recipe.seed,
             out=folder,

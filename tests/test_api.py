@@ -110,10 +110,11 @@ def test_a_prior_that_is_a_rule_is_called_so_where_it_is_refused(tmp_path: Path)
     with pytest.raises(InputError) as refused:
         sample(network(), moons(), out=tmp_path / "named", prior=rule, **more)
     said = (
-        "named was begun with target.prior = 'gaussian', not with the rule that prior= gives now: pass prior='gaussian'"
+        "named was begun with target.prior = 'gaussian-limited', not with the rule that prior= gives now: "
+        "pass prior='gaussian-limited'"
     )
     assert said in str(refused.value)
-    sample(network(), moons(), out=tmp_path / "named", prior="gaussian", **more)
+    sample(network(), moons(), out=tmp_path / "named", prior="gaussian-limited", **more)
     sample(network(), moons(), out=tmp_path / "ruled", prior=rule, **more)
     with pytest.raises(
         InputError, match=r"begun with a rule given in Python as prior=, not with target\.prior = 'laplace'"

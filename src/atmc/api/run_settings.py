@@ -135,11 +135,11 @@ def target_of(
             raise InputError(f"prior must be a rule of atmc.priors, as atmc.priors.gaussian(1.0), not {prior!r}")
         section, rule = dataclasses.replace(section, prior="custom"), prior
     elif guessed:
-        ours = type(model).__name__ == "ResNetPP"
-        section = TargetSection(prior="resnetpp" if ours else "gaussian")
-    usual = default_noise(model, train) if train.labels.is_floating_point() else ""
-    section = with_likelihood(section, likelihood, train.labels, usual)
-    if section.likelihood == "input-noise" != usual:
+        usual = "gaussian" if train.labels.is_floating_point() else "gaussian-limited"
+        section = TargetSection(prior="resnetpp" if type(model).__name__ == "ResNetPP" else usual)
+    noise = default_noise(model, train) if train.labels.is_floating_point() else ""
+    section = with_likelihood(section, likelihood, train.labels, noise)
+    if section.likelihood == "input-noise" != noise:
         raise InputError(NO_PLACE)
     if prior is None and guessed and section.likelihood in STANDARDISED:
         section = dataclasses.replace(section, prior="gaussian-fan-in")  # outputs of the targets' size, which is 1

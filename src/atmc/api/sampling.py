@@ -128,8 +128,9 @@ def sample(
         out: the run directory, where the run is kept and can be gone on with, also with more epochs; without one it is
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
-        prior: a rule of `atmc.priors` or its name; the paper's for ResNet++, Normal(0, 1) for other networks, and
-            Normal(0, 1/fan-in) for regressions whose targets are standardised.
+        prior: a rule of `atmc.priors` or its name; the paper's for ResNet++. For other networks "gaussian-limited" for
+            classes: Normal(0, 1), narrower on weights of wide layers; Normal(0, 1) for regressions, and Normal(0,
+            1/fan-in) for those whose targets are standardised.
         likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
             Other labels are a regression with unknown noise, whose targets are standardised inside: "input-noise",
             Student's t with a scale that depends on the input; "learned-noise", one σ, where no linear layer ends the
