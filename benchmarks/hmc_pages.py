@@ -35,6 +35,7 @@ PARTS = {
     "uncorrected": "corrections left out",
     "half": "h = 0.0002",
     "double": "h = 0.0008",
+    "chains4": "four chains",
     "rank": "without friction within tensors",
     "uniform": "drawn uniformly",
     "examples": "friction along each example",
