@@ -64,14 +64,14 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "atmc-follow": ("atmc", FOLLOW),  # cools the gradient's noise as cycles end
     "atmc-corrected": ("atmc-corrected", {}),
     # One change each.
-    "atmc-uncorrected": ("atmc-corrected", {**NO_FRICTION, **UNIFORM}),
+    "atmc-uncorrected": ("atmc-corrected", {**NO_FRICTION, **UNIFORM}),  # and drawn in permuted epochs
     "atmc-corrected-half": ("atmc-corrected", {"sampler.lr": 0.0002}),
     "atmc-corrected-double": ("atmc-corrected", {"sampler.lr": 0.0008}),
     "atmc-corrected-chains4": ("atmc-corrected", {"chains": 4}),  # of a quarter of the steps each
     "atmc-corrected-rank": ("atmc-corrected", BY_RANK),
     "atmc-corrected-uniform": ("atmc-corrected", UNIFORM),
-    "atmc-corrected-examples": ("atmc-corrected", {**BY_EXAMPLE, **UNIFORM}),
-    "atmc-corrected-examples-importance": ("atmc-corrected", BY_EXAMPLE),
+    "atmc-corrected-examples": ("atmc-corrected", BY_EXAMPLE),
+    "atmc-corrected-examples-uniform": ("atmc-corrected", {**BY_EXAMPLE, **UNIFORM}),
     "atmc-corrected-05": ("atmc-corrected", scaled(S05, 0.0004)),
     "atmc-corrected-02": ("atmc-corrected", scaled(S02, 0.0004)),
     "atmc-05-follow": ("atmc", {**scaled(S05, 0.001), **FOLLOW}),

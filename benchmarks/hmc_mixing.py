@@ -33,16 +33,27 @@ def later(chains: Any) -> Any:
 
 
 def of_row(paths: list[Path]) -> dict[str, Any]:
-    """Of the seeds of one row, cut to the length of the shortest."""
+    """Of the seeds of one row; those that have come further are cut to as many samples of each chain."""
     files = [np.load(path) for path in paths]
-    length = min(len(kept["chains"]) for kept in files)
-    chains = np.concatenate([number * 100 + kept["chains"][:length] for number, kept in enumerate(files)])
+    length = min(int(np.bincount(kept["chains"]).min()) for kept in files)
+    first = [_first(kept["chains"], length) for kept in files]
+    chains = np.concatenate(
+        [number * 100 + kept["chains"][some] for number, (kept, some) in enumerate(zip(files, first, strict=True))]
+    )
     keep = later(chains)
-    each = np.concatenate([kept["traces"][:length] for kept in files])[keep].astype(np.float64).T
+    each = (
+        np.concatenate([kept["traces"][some] for kept, some in zip(files, first, strict=True)])[keep]
+        .astype(np.float64)
+        .T
+    )
     found = mixing_of(each, -each.mean(0), chains[keep].tolist(), 200, 0)
     # Rows measured before projections were sorted by name came without them.
     known = all("projections" in kept for kept in files)
-    along = np.concatenate([kept["projections"][:length] for kept in files]) if known else np.empty(0)
+    along = (
+        np.concatenate([kept["projections"][some] for kept, some in zip(files, first, strict=True)])
+        if known
+        else np.empty(0)
+    )
     names = files[0]["tensors"] if known else []
     lags: dict[str, float] = {}
     for index, name in enumerate(names):
@@ -70,8 +81,13 @@ def of_row(paths: list[Path]) -> dict[str, Any]:
     }
 
 
+def _first(chains: Any, count: int) -> Any:
+    """Which samples are among the first `count` of their chain."""
+    return np.sort(np.concatenate([np.flatnonzero(chains == chain)[:count] for chain in np.unique(chains)]))
+
+
 def together(files: list[Any]) -> dict[str, Any]:
-    """How far averages of the seeds agree, and the scores of the average of them all, on each split."""
+    """How far averages of all samples of the seeds agree, and the scores of the average of them all, on each split."""
     if len(files) < 2:
         return {}
     found = {}
@@ -91,7 +107,8 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results/hmc")
     seeds: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.glob("*-[0-9].npz")):
-        seeds[path.stem.rpartition("-")[0]].append(path)
+        row = json.loads(path.with_suffix(".json").read_text())
+        seeds[f"{row['row']} {row['wanted_steps']}"].append(path)
     rows = [of_row(paths) for paths in seeds.values()]
     for row in rows:
         numbers = " ".join(f"{key} {row[key]}" for key in ("rhat_median", "rhat_q95", "ess_median", "prediction_lag1"))

@@ -32,7 +32,7 @@ PARTS = {
     "constant": "steps of one size",
     "small": "h = 0.0002",
     "corrected": "noise corrected",
-    "uncorrected": "corrections left out",
+    "uncorrected": "the same steps without",
     "half": "h = 0.0002",
     "double": "h = 0.0008",
     "chains4": "four chains",
@@ -70,7 +70,7 @@ def published() -> list[dict[str, Any]]:
 def reference() -> str:
     """The published rows."""
     cells = [
-        [row["row"], f"{row['prior_variance']:g}", str(row["samples"]), *_three(row), row.get("settings", "–")]
+        [row["row"], f"{row['prior_variance'] or '–'}", str(row["samples"]), *_three(row), row.get("settings", "–")]
         for row in published()
     ]
     return markdown(["published row", "prior variance", "samples", "error", "NLL", "ambiguity", "setting"], cells)

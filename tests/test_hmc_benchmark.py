@@ -98,6 +98,8 @@ def test_seeds_are_chains_of_one_posterior(tmp_path: Path) -> None:
             projections = rng.normal(size=(samples, 2, 4))
             more = {"chains": np.zeros(samples, int), "tensors": np.array(["a", "b"]), "projections": projections}
             np.savez(tmp_path / f"{name}-{seed}.npz", traces=traces, **kept, **more)
+    chains = np.array([0, 1, 0, 1, 0, 1])
+    assert chains[hmc_mixing._first(chains, 2)].tolist() == [0, 1, 0, 1]
     near, far = (hmc_mixing.of_row(sorted(tmp_path.glob(f"{name}-*.npz"))) for name in ("near", "far"))
     assert (near["row"], near["seeds"], near["chains"], near["draws"]) == ("near", 2, 2, 32)
     assert near["rhat_median"] < 1.1

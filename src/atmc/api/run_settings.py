@@ -10,6 +10,7 @@ from torch import nn
 
 from atmc.api.defaults import default_recipe
 from atmc.api.likelihood_choice import STANDARDISED, default_noise, with_likelihood
+from atmc.api.pilots import NARROW, scale_at
 from atmc.common.errors import InputError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData
@@ -23,7 +24,7 @@ from atmc.recipe.settings import (
 )
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir
-from atmc.target.likelihoods import NO_PLACE
+from atmc.target.likelihoods import LIKELIHOODS, NO_PLACE
 
 
 def source_of(sampler: str | None, recipe: str | Path | Recipe | None) -> str | Path | Recipe:
@@ -120,7 +121,13 @@ def begun(out: str | Path | None, sampler: str, epochs: int | None) -> Recipe | 
 
 
 def target_of(
-    settings: Recipe, model: nn.Module, train: ImageData, prior: Any, likelihood: Any, explicit: bool
+    settings: Recipe,
+    model: nn.Module,
+    train: ImageData,
+    prior: Any,
+    likelihood: Any,
+    explicit: bool,
+    temperature: float | None = None,
 ) -> tuple[TargetSection, Any]:
     """The target's section, and the prior rule where it is an object that a recipe cannot name."""
     section = settings.target
@@ -135,12 +142,22 @@ def target_of(
             raise InputError(f"prior must be a rule of atmc.priors, as atmc.priors.gaussian(1.0), not {prior!r}")
         section, rule = dataclasses.replace(section, prior="custom"), prior
     elif guessed:
-        usual = "gaussian" if train.labels.is_floating_point() else "gaussian-limited"
-        section = TargetSection(prior="resnetpp" if type(model).__name__ == "ResNetPP" else usual)
+        ours = type(model).__name__ == "ResNetPP"
+        section = TargetSection(prior="resnetpp" if ours else "gaussian")
     noise = default_noise(model, train) if train.labels.is_floating_point() else ""
     section = with_likelihood(section, likelihood, train.labels, noise)
     if section.likelihood == "input-noise" != noise:
         raise InputError(NO_PLACE)
     if prior is None and guessed and section.likelihood in STANDARDISED:
         section = dataclasses.replace(section, prior="gaussian-fan-in")  # outputs of the targets' size, which is 1
+    if guessed and section.prior == "gaussian" and _for_classes(section):
+        heat = settings.sampler.temperature if temperature is None else temperature
+        scale = scale_at(heat, wide=True) if 0.0 < heat < 1.0 else None
+        section = dataclasses.replace(section, prior=NARROW, prior_scale=scale)
     return section, rule
+
+
+def _for_classes(section: TargetSection) -> bool:
+    if section.likelihood == "custom":
+        return bool(section.likelihood_options["task"] == "classification")
+    return LIKELIHOODS[section.likelihood].task == "classification"

@@ -129,8 +129,8 @@ def sample(
             kept in memory only.
         test: held-out data to evaluate every sample on; a run that is gone on with needs it again.
         prior: a rule of `atmc.priors` or its name; the paper's for ResNet++. For other networks "gaussian-limited" for
-            classes: Normal(0, 1), narrower on weights of wide layers; Normal(0, 1) for regressions, and Normal(0,
-            1/fan-in) for those whose targets are standardised.
+            classes: Normal(0, 1), on weights at most Normal(0, 16/fan-in), wider below T = 1. Normal(0, 1) for
+            regressions, and Normal(0, 1/fan-in) for those whose targets are standardised.
         likelihood: one of `atmc.likelihoods`, or its name; from the labels if not given. Whole numbers are classes.
             Other labels are a regression with unknown noise, whose targets are standardised inside: "input-noise",
             Student's t with a scale that depends on the input; "learned-noise", one σ, where no linear layer ends the
@@ -223,7 +223,8 @@ def sample(
     part = model if only is None else with_only(model, names_of(model, only))
     rank = noise_rank_of(source, part, train, batch_size)
     settings = settings_of(past or source, train, epochs, overrides, noise_rank=rank, batch=batch_size)
-    section, kind = target_of(settings, model, train, prior, likelihood, explicit=not isinstance(source, Recipe))
+    named = not isinstance(source, Recipe)
+    section, kind = target_of(settings, model, train, prior, likelihood, named, temperature)
     guessed = likelihood is None and section.likelihood != settings.target.likelihood
     law = build_likelihood(dataclasses.replace(settings, target=section), mine)
     if isinstance(law, OwnLikelihood) and law.law is None:

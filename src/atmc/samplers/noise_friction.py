@@ -132,17 +132,15 @@ def update(sampler: Any, steps: int) -> None:
     factor, fresh = rows[:rank], rows[rank:-1]
     both = torch.cat([factor * math.sqrt(1.0 - share), fresh * math.sqrt(share / EVERY)])
     gram = on_host((both @ (both / mass_of(shard)).T).double())
-    if within is not None:
-        within.learn(shard, rank)
+    learned = None if within is None else on_host(within.learn(shard, rank))
     found = gram()
     if bool(found.isfinite().all()):  # else the chain diverges, which is told elsewhere
         best = torch.linalg.eigh(found).eigenvectors[:, -rank:].T.to(both.dtype)
         factor.copy_(on_device(best, both.device) @ both)
-        if within is not None:
-            within.updates.add_(1)
     derive(shard, rank)
-    if within is not None:
+    if within is not None and learned is not None:
         within.derive(shard, *strengths(shard.groups[0]))
+        within.updates += int(learned())
 
 
 def on_host(value: Tensor) -> Callable[[], Tensor]:

@@ -152,11 +152,12 @@ class KroneckerNoise:
         if self.tables is not None:
             stack = grouped.shape[0] if grouped.ndim > 1 else 1
             x = grouped.contiguous()
-            for table, side in zip(self.tables, ("left", "right"), strict=True):
-                y, grid = torch.empty_like(x), (len(table), stack)
-                options = {"LEFT": side == "left", "BACK": back, "TILE": kernels.TILE}
-                kernels.rotate_kernel[grid](table, x, y, grouped.shape[-1], **options)
-                x = y
+            with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+                for table, side in zip(self.tables, ("left", "right"), strict=True):
+                    y, grid = torch.empty_like(x), (len(table), stack)
+                    options = {"LEFT": side == "left", "BACK": back, "TILE": kernels.TILE}
+                    kernels.rotate_kernel[grid](table, x, y, grouped.shape[-1], **options)
+                    x = y
             return x
         parts = []
         for group in self.groups:
@@ -177,15 +178,15 @@ class KroneckerNoise:
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
-    def learn(self, shard: Shard, rank: int) -> None:
+    def learn(self, shard: Shard, rank: int) -> Tensor:
         """Take in the last EVERY differences without their part along B; to be called before B is renewed.
 
-        Where they are not finite nothing is learned: the chain diverges, which is told elsewhere. Whoever calls this
-        counts `updates`, since nothing is read back from the device here.
+        Returns whether they are finite, on the device, where nothing is read back: whoever calls this counts `updates`.
+        Where they are not, nothing is learned: the chain diverges, which is told elsewhere.
         """
         rows = rows_of(shard, rank)[:-1].index_select(1, self.place) / self._root_mass(shard)
         scale, factor, fresh = scale_of(shard, rank), rows[:rank], rows[rank:]
-        finite = fresh.square().sum().square().isfinite()
+        finite: Tensor = fresh.square().sum().square().isfinite()
         fresh = torch.where(finite, fresh, 0.0)
         inverse = torch.where(scale > 0, 1.0 / scale, 0.0).to(shard.dtype)
         rest = fresh - (fresh @ factor.T * inverse) @ factor
@@ -195,6 +196,7 @@ class KroneckerNoise:
         if count % FULL == 0 or (count < FULL and count & (count - 1) == 0):
             self._turn()
         self.variance.lerp_(self._rotate(fresh).square().mean(0), share.to(shard.dtype))
+        return finite
 
     def _average(self, rest: Tensor, share: Tensor) -> None:
         """Move the factors a share of the way to those of `rest` [EVERY, elements]."""
@@ -233,7 +235,7 @@ class KroneckerNoise:
         eye = torch.eye(len(wide), dtype=torch.float64, device=wide.device)
         inverse = torch.linalg.inv_ex(eye + (wide * slow) @ wide.T * strength).inverse  # unlike `inv` it does not wait
         self.inner.copy_(inverse * strength)
-        self.strength.copy_(torch.as_tensor(strength, dtype=torch.float64))
+        self.strength.copy_(strength) if isinstance(strength, Tensor) else self.strength.fill_(strength)
 
 
 def fused(state: Tensor) -> bool:
