@@ -5,9 +5,9 @@
 
 40,960 training and 9,040 validation images of CIFAR-10, batch 256, one sample every 5,000 steps; 500,000 steps are a
 full row of 100 samples, and `--steps 100000` a short one of 20, for comparing settings on validation images. Rows run
-side by side as processes (`--jobs`), which pays under NVIDIA's MPS (`nvidia-cuda-mps-control -d`): two rows of
-`atmc-corrected` then took 1.5 ms for a step of each, one by itself 1.9 ms. With a time budget they stop in time, and
-the same command resumes them. Every row leaves NAME-SEED.json and .npz in --out: scores of the growing average,
+side by side as processes (`--jobs`), which pays under NVIDIA's MPS (`nvidia-cuda-mps-control -d`): two corrected rows
+together then made a step every 1.5 ms, and one by itself every 1.9 ms. With a time budget they stop in time, and the
+same command resumes them. Every row leaves NAME-SEED.json and .npz in --out: scores of the growing average,
 temperatures by layer, autocorrelations, the averaged probabilities, and with --keep those of every sample (float16).
 The table comes last; `--dry-run` does all of it in seconds on a CPU, with synthetic images.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -153,3 +154,22 @@ def test_what_cannot_be_chosen_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(atmc.InputError, match="in one process"):
         atmc.sample(net(), data, epochs=5, temperature="auto", progress=None)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("labels", "more", "prior", "scale"),
+    [
+        (torch.arange(40) % 3, {}, "gaussian-limited", None),
+        (torch.arange(40) % 3, {"temperature": 0.1}, "gaussian-limited", 7.1),  # 4 · 0.1^(-1/4)
+        (torch.arange(40) % 3, {"prior": "gaussian"}, "gaussian", None),
+        (torch.arange(40)[:, None] % 3, {"likelihood": atmc.likelihoods.Gaussian(1.0)}, "gaussian", None),
+        (torch.randn(40, 1), {}, "gaussian-fan-in", None),
+    ],
+    ids=["classes", "below T = 1", "given", "whole numbers, a regression", "regression"],
+)
+def test_the_prior_where_nobody_names_one(labels: Any, more: Any, prior: str, scale: Any, tmp_path: Any) -> None:
+    network = torch.nn.Linear(5, 1 if labels.ndim > 1 else 3)
+    atmc.sample(network, (torch.randn(40, 5), labels), epochs=4, out=tmp_path / "run", progress=None, **more)
+    target = RunDir.open(tmp_path / "run").recipe.target
+    assert (target.prior, target.prior_scale) == (prior, scale)

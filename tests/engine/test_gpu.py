@@ -17,6 +17,8 @@ from atmc.recipe.build import build_model
 from atmc.samplers import Sampler
 from atmc.storage.run_directory import RunDir
 
+from .chains import chain_of, check_same_steps
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -35,27 +37,9 @@ def small(tiny: Any, change: Any) -> Any:
     )
 
 
-def chain_of(recipe: Any, device: str = "cuda") -> Chain:
-    place, world = torch.device(device), World()
-    data = load_data(recipe)
-    model = build_model(recipe, data.train.shape, data.classes)
-    feed = make_feed(recipe, data, model, place, world, 5)
-    chain = Chain(0, recipe, make_schedule(recipe, len(data.train)), data, model, feed, place, world)
-    chain.start()
-    return chain
-
-
 def test_the_recorded_step_is_the_step(small: Any) -> None:
-    recorded, eager = chain_of(small), chain_of(small)
-    while recorded.done < 24:
-        recorded.advance(7)
-    assert recorded.finish() is None
-    for step in range(24):
-        eager.feed.ensure(step)
-        eager._step()
-    torch.cuda.synchronize()
-    for (name, a), b in zip(recorded.model.state_dict().items(), eager.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
+    recorded, eager = chain_of(small, "cuda"), chain_of(small, "cuda")
+    check_same_steps(recorded, eager, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kernels", [False, True], ids=["torch.func", "kernels of ResNet-FRN"])
@@ -71,28 +55,20 @@ def test_the_recorded_step_with_noise_examples_is_the_step(tiny: Any, change: An
             sampler={"lr": 1e-3},
             run={"precision": "bf16"},
         )
-    recorded, eager = chain_of(recipe), chain_of(recipe)
+    recorded, eager = chain_of(recipe, "cuda"), chain_of(recipe, "cuda")
     for chain in (recorded, eager):
         assert isinstance(chain.optimizer, Sampler)
         chain.optimizer._calls = 11
     recorded.ready()
     assert type(recorded._run).__name__ == "GraphStep"
-    while recorded.done < 24:
-        recorded.advance(7)
-    assert recorded.finish() is None
-    for step in range(24):
-        eager.feed.ensure(step)
-        eager._step()
-    torch.cuda.synchronize()
-    for (name, a), b in zip(recorded.model.state_dict().items(), eager.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3, msg=name)
+    check_same_steps(recorded, eager, rtol=1e-2, atol=1e-3)
     for found in (recorded, eager):
         assert float(found.optimizer.kick_excess()) <= 1.0  # type: ignore[union-attr]
         assert float(found.optimizer.kinetic_temperature()) == pytest.approx(1.0, abs=0.5)  # type: ignore[union-attr]
 
 
 def test_warming_up_and_recording_move_nothing(small: Any) -> None:
-    chain = chain_of(small)
+    chain = chain_of(small, "cuda")
     before = {k: v.clone() for k, v in chain.model.state_dict().items()}
     tensors, _ = chain.state()
     chain.ready()
@@ -194,7 +170,7 @@ def test_streamed_data_through_a_recorded_step(small: Any, change: Any, tmp_path
     """The same batches, handed over by the host, give the same chain."""
     from atmc.data import StreamBatches
 
-    device_fed = chain_of(small)
+    device_fed = chain_of(small, "cuda")
     world, place = World(), torch.device("cuda")
     data = load_data(small)
     feed = StreamBatches(data.train, 64, place, torch.float32, "crop-flip", 5, workers=0)

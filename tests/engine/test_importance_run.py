@@ -11,15 +11,12 @@ import torch
 from atmc.common.errors import InputError
 from atmc.data import ImportanceBatches
 from atmc.engine import noise_reading
-from atmc.engine.batches import make_feed
 from atmc.engine.chain import Chain
-from atmc.engine.processes import World
 from atmc.engine.progress import Progress
-from atmc.engine.run_data import load_data
 from atmc.engine.runner import run
-from atmc.engine.schedule import make_schedule
-from atmc.recipe.build import build_model
 from atmc.storage.run_directory import RunDir
+
+from .chains import chain_of, check_same_steps
 
 
 @pytest.fixture
@@ -27,18 +24,8 @@ def drawn(tiny: Any, change: Any) -> Any:
     return change(tiny, data={"draw": "importance"}, schedule={"epochs": 8, "cycle_epochs": 2})
 
 
-def chain_of(recipe: Any, device: str = "cpu") -> Chain:
-    place, world = torch.device(device), World()
-    data = load_data(recipe)
-    model = build_model(recipe, data.train.shape, data.classes)
-    feed = make_feed(recipe, data, model, place, world, 5)
-    chain = Chain(0, recipe, make_schedule(recipe, len(data.train)), data, model, feed, place, world)
-    chain.start()
-    return chain
-
-
 def test_a_step_has_the_weighted_gradient_and_notes_sizes(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = chain_of(drawn)
+    chain = chain_of(drawn, "cpu")
     for _ in range(9):
         chain.advance(1)
     feed, step, potential = chain.feed, chain._step, chain.potential
@@ -65,7 +52,7 @@ def test_a_step_has_the_weighted_gradient_and_notes_sizes(drawn: Any, monkeypatc
 
 
 def test_the_noise_reading_sees_the_scores_and_leaves_them(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = chain_of(drawn)
+    chain = chain_of(drawn, "cpu")
     while chain.done < 12:
         chain.advance(4)
     assert chain.reader is not None
@@ -175,13 +162,5 @@ def test_recording_leaves_scores_and_the_recorded_step_notes_them(drawn: Any, ch
     assert recorded.feed.scores is not None
     assert eager.feed.scores is not None
     assert (recorded.feed.scores < 0).all()
-    while recorded.done < 24:
-        recorded.advance(7)
-    assert recorded.finish() is None
-    for step in range(24):
-        eager.feed.ensure(step)
-        eager._step()
-    torch.cuda.synchronize()
+    check_same_steps(recorded, eager, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(recorded.feed.scores, eager.feed.scores, rtol=1e-3, atol=1e-4)
-    for (name, a), b in zip(recorded.model.state_dict().items(), eager.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)

@@ -27,6 +27,7 @@ from atmc.recipe.settings import (
 from atmc.storage.manifest import Manifest
 from atmc.storage.run_directory import RunDir
 from atmc.target.likelihoods import LocationScale
+from atmc.target.priors.rules import LIMIT
 
 RATE = 0.1  # most, of the SGD with momentum 0.9 that a sampler would be without its noise; see `default_recipe`
 WHOLE = 512  # examples up to which a batch is all of them: mini-batches of so few bend the law most, and save little
@@ -55,6 +56,7 @@ CYCLES = ("schedule.kind", "schedule.cycle_", "schedule.samples_per_cycle")  # o
 FIRST = 500  # steps of SGD first, where every step uses all data; of a shorter run as many as it has
 NOISE_RANK = 16  # directions of the gradient noise along which friction balances it, for networks up to
 SMALL_NETWORK = 200_000  # parameters: 33 more numbers for each of them
+NARROW = "gaussian-limited"  # the prior for classes; benchmarks/default_prior.py
 
 
 def default_recipe(
@@ -131,6 +133,11 @@ def default_recipe(
     return Recipe(
         name=sampler, data=DataSection(batch_size=batch), sampler=moves, schedule=schedule, run=RunSection(compile=True)
     )
+
+
+def scale_at(temperature: float, wide: bool) -> float:
+    """The scale of the narrower prior: LIMIT, or where half of what T narrows it by is given back, LIMIT/√√T."""
+    return float(f"{LIMIT * temperature**-0.25:.2g}") if wide else LIMIT
 
 
 def mini_batch(num_data: int) -> int:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from atmc.api.defaults import NARROW, scale_at
 from atmc.api.pilot_scores import Pilot, behind, middle_first, of_twice, table
 from atmc.api.run_length import Length
 from atmc.common.errors import InputError, RunError
@@ -48,7 +49,6 @@ SHARE = 7  # pilots at most, and so the part of the run's epochs that each may h
 PLANNED = 5  # at most, where the length is that of `run_length`
 FIRST = (1.0, 0.1, 0.01)
 NOISY = "noisy-dirichlet"
-NARROW = "gaussian-limited"
 LEAST = 10  # held-out examples
 
 
@@ -168,11 +168,6 @@ def _flown(draw: Callable[[], "Posterior"], held: ImageData, pilot: Pilot) -> tu
     if cost is None or not bool(torch.isfinite(cost).all()):
         return replace(pilot, samples=samples, seconds=time.monotonic() - began), None
     return replace(pilot, nll=float(cost.mean()), samples=samples, seconds=time.monotonic() - began), cost
-
-
-def scale_at(temperature: float, wide: bool) -> float:
-    """The scale of the narrower prior: LIMIT, or where half of what T narrows it by is given back, LIMIT/√√T."""
-    return float(f"{LIMIT * temperature**-0.25:.2g}") if wide else LIMIT
 
 
 def narrows(model: nn.Module) -> bool:

@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from atmc.api.defaults import default_recipe
+from atmc.api.defaults import NARROW, default_recipe, scale_at
 from atmc.api.likelihood_choice import STANDARDISED, default_noise, with_likelihood
-from atmc.api.pilots import NARROW, scale_at
 from atmc.common.errors import InputError
 from atmc.common.suggest import nearest
 from atmc.data import ImageData
